@@ -50,7 +50,9 @@ def _check(value: object, path: str, depth: int) -> bool:
         return True
     if kind is int:
         if not -_MAX_INT < value < _MAX_INT:  # type: ignore[operator]
-            raise SerializationError(f"{path}: the integer {value} is beyond ±2^53, which JSON cannot carry exactly")
+            raise SerializationError(
+                f"{path}: the integer {value} is beyond ±2^53, which JSON cannot carry exactly"
+            )
         return True
     if kind is float:
         if not math.isfinite(value):  # type: ignore[arg-type]
@@ -82,7 +84,9 @@ def _check_text(value: str, path: str) -> None:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise SerializationError(f"{path}: the text holds a lone surrogate at position {error.start}") from None
+        raise SerializationError(
+            f"{path}: the text holds a lone surrogate at position {error.start}"
+        ) from None
 
 
 def canonical_bytes(value: object, path: str = "$") -> bytes:

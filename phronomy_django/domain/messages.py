@@ -1,6 +1,7 @@
 """The values that travel between an agent, a model and its tools.
 
-All are frozen and carry no live object. ``as_json`` gives the shape that is hashed and stored; ``*_from_json``
+All are frozen and carry no live object. ``as_json`` gives the shape that is hashed and stored;
+``*_from_json`` reads it back.
 reads it back. Bytes never sit inside a message: an ``Image`` or ``File`` names its content.
 """
 
@@ -64,7 +65,12 @@ class File:
     content_id: str = ""
 
     def as_json(self) -> dict[str, Json]:
-        return {"type": "file", "media_type": self.media_type, "name": self.name, "content_id": self.content_id}
+        return {
+            "type": "file",
+            "media_type": self.media_type,
+            "name": self.name,
+            "content_id": self.content_id,
+        }
 
 
 Part: TypeAlias = Text | Image | File
@@ -104,7 +110,11 @@ class AssistantMessage:
     tool_calls: tuple[ToolCall, ...] = ()
 
     def as_json(self) -> dict[str, Json]:
-        return {"role": "assistant", "text": self.text, "tool_calls": [call.as_json() for call in self.tool_calls]}
+        return {
+            "role": "assistant",
+            "text": self.text,
+            "tool_calls": [call.as_json() for call in self.tool_calls],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +168,9 @@ class Usage:
         return self.input_tokens + self.output_tokens
 
     def __add__(self, other: Usage) -> Usage:
-        cost = self.cost if other.cost is None else other.cost if self.cost is None else self.cost + other.cost
+        cost = (
+            self.cost if other.cost is None else other.cost if self.cost is None else self.cost + other.cost
+        )
         return Usage(self.input_tokens + other.input_tokens, self.output_tokens + other.output_tokens, cost)
 
     def as_json(self) -> dict[str, Json]:
@@ -231,7 +243,9 @@ def message_from_json(value: Mapping[str, Json]) -> Message:
         case "user":
             return UserMessage(tuple(_part_from_json(part) for part in value["parts"]))
         case "assistant":
-            return AssistantMessage(value["text"], tuple(tool_call_from_json(call) for call in value["tool_calls"]))
+            return AssistantMessage(
+                value["text"], tuple(tool_call_from_json(call) for call in value["tool_calls"])
+            )
         case "tool":
             return ToolMessage(value["tool_call_id"], value["name"], value["content"], value["status"])
         case other:

@@ -1,0 +1,1 @@
+"""System checks; ids phronomy.E0xx and phronomy.W0xx."""
