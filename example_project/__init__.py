@@ -1,0 +1,1 @@
+"""A shop whose support desk answers e-mails with a durable agent."""

@@ -1,0 +1,1 @@
+"""The support desk: customers, their orders, and the tickets that their e-mails become."""
