@@ -87,7 +87,7 @@ _SECRETS = re.compile(
 
 
 def redacted(text: str, secrets: Iterable[str] = ()) -> str:
-    """``text`` fit for a message: storable, at most 600 characters, without secrets and what looks like one."""
+    """``text`` fit for a message: storable, at most 600 characters, nothing that is or looks secret."""
     for secret in secrets:
         if secret:
             text = text.replace(secret, "[redacted]")
