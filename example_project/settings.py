@@ -71,4 +71,4 @@ DATABASES = {
 PHRONOMY = {"RUNTIME": "embedded"}
 
 SUPPORT_MODEL = os.environ.get("PHRONOMY_DEMO_MODEL", "")
-"""The model that answers the e-mails, such as ``openai:gpt-5``; empty for the script, which needs no network."""
+"""The model that answers the e-mails, such as ``openai:gpt-5``; empty for the script (no network)."""

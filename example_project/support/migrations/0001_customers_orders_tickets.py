@@ -75,7 +75,7 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "order",
                 "verbose_name_plural": "orders",
-                "ordering": ["-ordered_on", "-order_number"],
+                "ordering": ("-ordered_on", "-order_number"),
             },
         ),
         migrations.CreateModel(
@@ -110,7 +110,7 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "ticket",
                 "verbose_name_plural": "tickets",
-                "ordering": ["received_at", "pk"],
+                "ordering": ("received_at", "pk"),
                 "constraints": [
                     models.CheckConstraint(
                         condition=models.Q(
