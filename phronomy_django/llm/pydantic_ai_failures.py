@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Iterable
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 
 import httpx2
 from pydantic import ValidationError
@@ -39,13 +42,12 @@ def failure_of(error: Exception, *, model: str, secrets: Iterable[str] = ()) -> 
     kind = _kind_of(error)
     if kind is LLMErrorKind.UNKNOWN:
         logger.error("Unforeseen %s in a call of model %s", type(error).__qualname__, model, exc_info=error)
-    retry_after = getattr(error, "retry_after", None)
     return LLMError(
         _detail_of(error),
         kind=kind,
         model=model,
         retryable=False if isinstance(error, ModelQuotaExceededError) else None,
-        retry_after=None if retry_after is None else max(0.0, float(retry_after)),
+        retry_after=_retry_after_of(error),
         status_code=error.status_code if isinstance(error, ModelHTTPError) else None,
         secrets=secrets,
     )
@@ -81,8 +83,45 @@ def _kind_of(error: BaseException) -> LLMErrorKind:
             return LLMErrorKind.MALFORMED
         case httpx2.TransportError() | OSError():
             return LLMErrorKind.CONNECTION_LOST
+        case IndexError() if _raised_while_reading(error):
+            return LLMErrorKind.EMPTY
+        case LookupError() | AttributeError() | TypeError() if _raised_while_reading(error):
+            return LLMErrorKind.MALFORMED
         case _:
             return LLMErrorKind.UNKNOWN
+
+
+def _raised_while_reading(error: BaseException) -> bool:
+    """Whether the library itself stumbled: it trusts an answer's shape (``choices[0]``) that need not hold."""
+    frame = error.__traceback__
+    if frame is None:
+        return False
+    while frame.tb_next is not None:
+        frame = frame.tb_next
+    return str(frame.tb_frame.f_globals.get("__name__", "")).partition(".")[0] in ("pydantic_ai", "openai")
+
+
+def _retry_after_of(error: Exception) -> float | None:
+    if not isinstance(error, ModelAPIError):
+        return None
+    if error.retry_after is not None:
+        return max(0.0, error.retry_after)
+    headers = error.headers if isinstance(error, ModelHTTPError) else None
+    return _seconds((headers or {}).get("retry-after", ""))
+
+
+def _seconds(header: str) -> float | None:
+    try:
+        seconds = float(header)
+    except ValueError:
+        try:
+            moment = parsedate_to_datetime(header)
+        except ValueError:
+            return None
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        seconds = (moment - datetime.now(UTC)).total_seconds()
+    return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
 def _kind_of_status(status: int) -> LLMErrorKind:
@@ -111,19 +150,29 @@ def _kind_of_unnamed(error: ModelAPIError) -> LLMErrorKind:
     return LLMErrorKind.MALFORMED if cause is LLMErrorKind.UNKNOWN else cause
 
 
-def _detail_of(error: Exception) -> str:
-    if isinstance(error, ModelAPIError):
-        said = _said_by_provider(error.body)
-        if said:
-            return said
-        if isinstance(error, ModelHTTPError):
-            return ""
-        return error.message
-    if isinstance(error, UserError | UnexpectedModelBehavior):
-        return error.message
-    if isinstance(error, ValidationError):
-        return f"{error.error_count()} fields are not as expected, the first at {error.errors()[0]['loc']}"
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+def _detail_of(error: BaseException) -> str:
+    match error:
+        case ModelConnectionError():
+            return _detail_of(_innermost(error)) if error.__cause__ is not None else error.message
+        case ModelAPIError():
+            said = _said_by_provider(error.body)
+            return said or ("" if isinstance(error, ModelHTTPError) else error.message)
+        case UnexpectedModelBehavior(__cause__=ValidationError() as cause):
+            return _detail_of(cause)
+        case UserError() | UnexpectedModelBehavior():
+            return error.message
+        case ValidationError():
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(str(step) for step in first["loc"])
+            return f"{error.error_count()} of its values are wrong, the first is {place}: {first['msg']}"
+        case _:
+            return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _innermost(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def _said_by_provider(body: object) -> str:
