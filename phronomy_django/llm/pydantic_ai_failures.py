@@ -92,7 +92,7 @@ def _kind_of(error: BaseException) -> LLMErrorKind:
 
 
 def _raised_while_reading(error: BaseException) -> bool:
-    """Whether the library itself stumbled: it trusts an answer's shape (``choices[0]``) that need not hold."""
+    """Whether the library itself stumbled: it trusts that an answer has a shape (``choices[0]``)."""
     frame = error.__traceback__
     if frame is None:
         return False
@@ -152,6 +152,8 @@ def _kind_of_unnamed(error: ModelAPIError) -> LLMErrorKind:
 
 def _detail_of(error: BaseException) -> str:
     match error:
+        case IndexError():
+            return "a list that should hold the answer is empty"
         case ModelConnectionError():
             return _detail_of(_innermost(error)) if error.__cause__ is not None else error.message
         case ModelAPIError():

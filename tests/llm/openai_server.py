@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import socket
-import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,7 +43,7 @@ class Behaviour:
     """What the server does with one request: a status, headers, body pieces, and how it ends.
 
     ``framing``: ``length`` (Content-Length), ``chunked``, or ``close`` (the body ends with the connection).
-    ``ending``: ``clean``, ``cut`` (the connection is reset before the body is complete), or ``hang`` (the
+    ``ending``: ``clean``, ``cut`` (the connection ends before the body is complete), or ``hang`` (the
     server says no more until it is closed). ``announced`` overrides the Content-Length.
     """
 
@@ -292,7 +291,6 @@ class _Handler(BaseHTTPRequestHandler):
                 self.server.owner.closing.wait()
                 self.close_connection = True
             case "cut":
-                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 self.close_connection = True
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
