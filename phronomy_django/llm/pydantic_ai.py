@@ -74,8 +74,8 @@ class PydanticAILLM(LLMAdapter):
     the caller validates.
 
     One attempt a call: the SDK's own retries are off. ``request.timeout`` bounds the whole call. ``cost`` is
-    in US dollars by the published prices that pydantic-ai carries, None where they are not known or where
-    ``base_url`` is given.
+    in US dollars by the published prices that pydantic-ai carries, None where they are not known or where the
+    address is not the provider's own.
 
     Each event loop has its own HTTP client. It is closed by ``aclose`` on that loop, or when the loop shuts
     its asynchronous generators down, which ``asyncio.run`` and ``asyncio.Runner`` do at their end; a loop run
@@ -159,8 +159,14 @@ class PydanticAILLM(LLMAdapter):
             case _:
                 return "native" if model.profile.get("supports_json_schema_output") else "prompted"
 
+    def _is_elsewhere(self) -> bool:
+        """Whether the model is reached at another address than its provider's own."""
+        return self._base_url is not None or (
+            self._provider_name.startswith("openai") and "OPENAI_BASE_URL" in os.environ
+        )
+
     def _cost_of(self, answer: ModelResponse) -> Decimal | None:
-        if self._base_url is not None or not answer.model_name:
+        if self._is_elsewhere() or not answer.model_name:
             return None
         with suppress(LookupError, ValueError):
             return answer.cost().total_price
@@ -201,7 +207,7 @@ class PydanticAILLM(LLMAdapter):
         except UserError as error:
             failure = LLMError(error.message, kind=LLMErrorKind.AUTHENTICATION, model=self.name)
         except Exception as error:  # noqa: BLE001 - an SDK that cannot start is a failed call, not a crash
-            failure = failure_of(error, model=self.name, secrets=self._options.values())
+            failure = failure_of(error, model=self.name, secrets=(self._options.get("api_key", ""),))
         else:
             secrets = {self._options.get("api_key"), getattr(provider.client, "api_key", None)}
             connection = _Connection(
@@ -232,8 +238,8 @@ class PydanticAILLM(LLMAdapter):
         return infer_provider_class(self._provider_name)(**options)
 
     def _new_model(self, provider: Provider[Any]) -> Model[Any]:
-        elsewhere = self._base_url is not None or "OPENAI_BASE_URL" in os.environ
-        if self._provider_name == "openai-chat" or (self._provider_name == "openai" and elsewhere):
+        chat = self._provider_name == "openai" and self._is_elsewhere()
+        if chat or self._provider_name == "openai-chat":
             return OpenAIChatModel(
                 self._model_name,
                 provider=provider,

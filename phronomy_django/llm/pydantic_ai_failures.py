@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import traceback
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -39,18 +40,19 @@ _UNFINISHED = "without a `finish_reason`"
 
 def failure_of(error: Exception, *, model: str, secrets: Iterable[str] = ()) -> LLMError:
     """What ``error`` means for the caller. Do not chain the two: ``error`` may hold headers and keys."""
-    kind = _kind_of(error)
-    if kind is LLMErrorKind.UNKNOWN:
-        logger.error("Unforeseen %s in a call of model %s", type(error).__qualname__, model, exc_info=error)
-    return LLMError(
+    failure = LLMError(
         _detail_of(error),
-        kind=kind,
+        kind=_kind_of(error),
         model=model,
         retryable=False if isinstance(error, ModelQuotaExceededError) else None,
         retry_after=_retry_after_of(error),
         status_code=error.status_code if isinstance(error, ModelHTTPError) else None,
         secrets=secrets,
     )
+    if failure.kind is LLMErrorKind.UNKNOWN:
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        logger.error("%s It was raised here:\n%s", failure, frames)
+    return failure
 
 
 def _kind_of(error: BaseException) -> LLMErrorKind:
