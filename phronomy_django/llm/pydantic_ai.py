@@ -73,8 +73,8 @@ class PydanticAILLM(LLMAdapter):
     ``output_mode`` decides where the profile is wrong about a server. Either way the answer is JSON text that
     the caller validates.
 
-    One attempt a call: the SDK's own retries are off. ``request.timeout`` bounds the whole call. ``cost`` is
-    in US dollars by the published prices that pydantic-ai carries, None where they are not known or where the
+    One attempt a call: the SDK's own retries are off. ``request.timeout``, or else ``timeout``,
+    bounds the whole call. ``cost`` is in US dollars by the published prices that pydantic-ai carries, None where they are not known or where the
     address is not the provider's own.
 
     Each event loop has its own HTTP client. It is closed by ``aclose`` on that loop, or when the loop shuts
@@ -92,6 +92,7 @@ class PydanticAILLM(LLMAdapter):
         output_mode: Literal["auto", "native", "prompted"] = "auto",
         pool: str = "llm",
         replay_safe: bool = True,
+        timeout: float = 600.0,
     ) -> None:
         provider, colon, model = name.partition(":")
         if not (provider and colon and model):
@@ -103,6 +104,7 @@ class PydanticAILLM(LLMAdapter):
         self.name = name
         self.pool = pool
         self.replay_safe = replay_safe
+        self._timeout = timeout
         self._provider_name = provider
         self._model_name = model
         self._base_url = base_url
@@ -136,16 +138,17 @@ class PydanticAILLM(LLMAdapter):
         parameters = request_parameters(request, self._mode_for(connection.model))
         settings = cast("ModelSettings", {**self._settings, **request.settings, "max_retries": 0})
         deltas = None if on_delta is None else _Deltas(on_delta)
+        allowed = self._timeout if request.timeout is None else request.timeout
         failure: LLMError
         try:
-            async with asyncio.timeout(request.timeout) as limit:
+            async with asyncio.timeout(allowed) as limit:
                 answer = await _answer(connection.model, messages, settings, parameters, deltas)
         except Exception as error:
             if deltas is not None and deltas.raised is error:
                 raise
             if limit.expired() and isinstance(error, TimeoutError):
-                allowed = f"{request.timeout:g} s were allowed"
-                failure = LLMError(allowed, kind=LLMErrorKind.TIMEOUT, model=self.name)
+                told = f"{allowed:g} s were allowed"
+                failure = LLMError(told, kind=LLMErrorKind.TIMEOUT, model=self.name)
             else:
                 failure = failure_of(error, model=self.name, secrets=connection.secrets)
         else:

@@ -273,6 +273,13 @@ def test_a_server_that_says_nothing_is_a_timeout(openai_server: OpenAIServer, be
     assert "0.2 s were allowed" in str(error)
 
 
+def test_without_a_timeout_of_the_request_the_model_s_own_holds(openai_server: OpenAIServer) -> None:
+    openai_server.then(hang())
+    model = PydanticAILLM("openai:local", base_url=openai_server.base_url, api_key=KEY, timeout=0.3)
+    with pytest.raises(LLMError, match=r"0\.3 s were allowed"):
+        asyncio.run(model.complete(LLMRequest("local", (UserMessage.of("hi"),))))
+
+
 def test_a_stream_that_stalls_is_a_timeout(openai_server: OpenAIServer) -> None:
     openai_server.then(hang(after=chunks({"content": "Hel"}, finish_reason=None)))
     error, pieces = failed_stream(local(openai_server), timeout=1.0)
