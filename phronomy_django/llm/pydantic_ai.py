@@ -74,8 +74,8 @@ class PydanticAILLM(LLMAdapter):
     the caller validates.
 
     One attempt a call: the SDK's own retries are off. ``request.timeout``, or else ``timeout``,
-    bounds the whole call. ``cost`` is in US dollars by the published prices that pydantic-ai carries, None where they are not known or where the
-    address is not the provider's own.
+    bounds the whole call. ``cost`` is in US dollars by the published prices that pydantic-ai carries, None
+    where they are not known or where the address is not the provider's own.
 
     Each event loop has its own HTTP client. It is closed by ``aclose`` on that loop, or when the loop shuts
     its asynchronous generators down, which ``asyncio.run`` and ``asyncio.Runner`` do at their end; a loop run
