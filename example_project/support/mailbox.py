@@ -182,10 +182,15 @@ def _attachments(message: Message, defects: list[str]) -> Iterator[Attachment]:
         if not name and _try(part.get_content_disposition, defects, "disposition") != "attachment":
             continue
         yield Attachment(
-            name=_one_line(name or f"attachment-{number}").rpartition("/")[2],
+            name=_file_name(name or "") or f"attachment-{number}",
             media_type=part.get_content_type(),
             data=_part_bytes(part, defects),
         )
+
+
+def _file_name(name: str) -> str:
+    """The last part of a path, whichever way its slashes lean; "" for what would name a directory."""
+    return _one_line(name.replace("\\", "/").rpartition("/")[2]).strip(".")
 
 
 def _parser_defects(message: Message) -> Iterator[str]:

@@ -20,8 +20,9 @@ __all__ = ["clerk"]
 
 MAX_ORDERS = 5
 
-_ORDER_NUMBER = re.compile(r"\bA-\d{4,6}\b", re.IGNORECASE)
-_SENDER = re.compile(r"^From: *(?P<name>.*?) *<(?P<email>[^<>\s]+@[^<>\s]+)>", re.MULTILINE)
+_ORDER_NUMBER = re.compile(r"(?<![A-Za-z0-9-])A-[0-9]{4,6}(?![0-9])", re.IGNORECASE)
+# The first line only, and the last address on it: the name before it is whatever the sender likes.
+_SENDER = re.compile(r"\AFrom: *(?P<name>.*?) *<(?P<email>[^<>\s]+@[^<>\s]+)>$", re.MULTILINE)
 _MONEY_BACK = re.compile(r"refund|return|money back|cancel|rückgabe|zurückgeben|返金|取り消し", re.IGNORECASE)
 
 _SIGNATURE = "Kind regards\nThe support desk"
@@ -32,8 +33,8 @@ def clerk(request: LLMRequest) -> str | ToolCall | list[ToolCall]:
     """Look up the orders that the last e-mail names, or those of its sender, and then answer it."""
     position = _last_user_message(request.messages)
     if position is None:
-        return f"Dear customer,\n\nyour message was empty. What can we do for you?\n\n{_SIGNATURE}"
-    question = unicodedata.normalize("NFKC", request.messages[position].text)
+        return f"Dear customer,\n\nYour message was empty. What can we do for you?\n\n{_SIGNATURE}"
+    question = request.messages[position].text
     answers = [message for message in request.messages[position + 1 :] if isinstance(message, ToolMessage)]
     return _next_question(request, question, answers) or _letter(question, answers)
 
@@ -67,6 +68,8 @@ def _next_question(
 
 
 def _order_numbers(text: str) -> list[str]:
+    """The order numbers in a text, each once; full-width letters and digits count as the plain ones."""
+    text = unicodedata.normalize("NFKC", text)
     return list(dict.fromkeys(number.upper() for number in _ORDER_NUMBER.findall(text)))
 
 
@@ -91,7 +94,7 @@ def _nothing_found(answers: Sequence[ToolMessage]) -> str:
     if any(answer.is_error for answer in answers):
         return f"I could not look up your orders just now. {_PASS_ON}"
     return (
-        "thank you for your message. I found no order under your address; "
+        "Thank you for your message. I found no order under your address; "
         "please send us the order number (it looks like A-1234), and we will look at once."
     )
 
@@ -105,11 +108,11 @@ def _paragraph(answer: ToolMessage, email: str) -> str:
     if not facts.get("found") or not isinstance(order, Mapping):
         number = facts.get("order_number", "")
         return (
-            f"we have no order {number}. Please look at the confirmation once more: did you mean another one?"
+            f"We have no order {number}. Please look at the confirmation once more: did you mean another one?"
         )
     if order["customer_email"].lower() != email:
         return (
-            f"order {order['order_number']} was placed from another address. "
+            f"Order {order['order_number']} was placed from another address. "
             "Please write to us from that one, so that we know it is you."
         )
     return _status_sentence(order)
@@ -123,17 +126,17 @@ def _status_sentence(order: Mapping[str, Any]) -> str:
     expected = f" We expect it on {order['expected_on']}." if order["expected_on"] else ""
     match order["status"]:
         case "preparing":
-            return f"order {number} ({items}) is being prepared and has not left our house yet.{expected}"
+            return f"Order {number} ({items}) is being prepared and has not left our house yet.{expected}"
         case "shipped":
-            return f"order {number} ({items}) is on its way{parcel}.{expected}"
+            return f"Order {number} ({items}) is on its way{parcel}.{expected}"
         case "delivered":
-            return f"order {number} ({items}) was delivered{parcel}."
+            return f"Order {number} ({items}) was delivered{parcel}."
         case "returned":
-            return f"order {number} ({items}) has come back to us; its total is {_total(order)}."
+            return f"Order {number} ({items}) has come back to us; its total is {_total(order)}."
         case "cancelled":
-            return f"order {number} ({items}) is cancelled; its total of {_total(order)} will not be charged."
+            return f"Order {number} ({items}) is cancelled; its total of {_total(order)} will not be charged."
         case other:
-            return f"order {number} ({items}) has the status {other!r}. {_PASS_ON}"
+            return f"Order {number} ({items}) has the status {other!r}. {_PASS_ON}"
 
 
 def _total(order: Mapping[str, Any]) -> str:
