@@ -250,13 +250,13 @@ def test_an_address_in_the_environment_means_chat_completions(
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", openai_server.base_url)
     monkeypatch.setenv("OPENAI_API_KEY", "key-of-the-environment")
-    openai_server.then(completion("hi"), status(401, "Incorrect API key: key-of-the-environment"))
+    openai_server.then(completion("hi"), status(401, "key-of-the-environment may not"))
     adapter, name = resolve_model("openai:from-the-environment")
     assert name == "from-the-environment"
     assert asyncio.run(adapter.complete(ask())).text == "hi"
     with pytest.raises(LLMError) as caught:
         asyncio.run(adapter.complete(ask()))
-    assert "key-of-the-environment" not in str(caught.value)
+    assert "[redacted] may not" in str(caught.value)
 
 
 def test_a_missing_key_is_an_authentication_error_that_names_the_variable(
