@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 
 # The branch coverage below which `make test` fails, in per cent.
 COVERAGE_MIN ?= 0
@@ -36,11 +36,14 @@ test: .make/test
 bench: .make/bench
 	@$(BIN)/python -m bench $(ARGS)
 
+# All four run, whichever fails.
 lint: .make/dev
-	@$(BIN)/python -m ruff check .
-	@$(BIN)/python -m ruff format --check .
-	@$(BIN)/python -m mypy
-	@$(BIN)/lint-imports
+	@status=0; \
+	$(BIN)/python -m ruff check . || status=1; \
+	$(BIN)/python -m ruff format --check . || status=1; \
+	$(BIN)/python -m mypy || status=1; \
+	$(BIN)/lint-imports || status=1; \
+	exit $$status
 
 format: .make/dev
 	@git ls-files '*.py' | xargs $(BIN)/django-upgrade --target-version 5.2 --exit-zero-even-if-changed
