@@ -11,7 +11,6 @@ PYTHONS = ("3.11", "3.12", "3.13")
 DJANGOS = {"5.2": "Django>=5.2,<5.3", "6": "Django>=6"}
 OLDEST_PYTHON_OF_DJANGO_6 = "3.12"
 
-nox.options.error_on_missing_interpreters = False
 nox.options.sessions = ["tests"]
 
 PAIRS = [
