@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import BinaryIO
 
 from tests.postgres import database_url
 
@@ -49,11 +50,15 @@ def run_pytest(database: str, settings: str, words: Sequence[str]) -> Run:
     environment = os.environ | {"COVERAGE_FILE": DATA_FILES[database]}
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE) as process:
         assert isinstance(process.stdout, io.BufferedReader)
-        summary = copy_output(process.stdout, sys.stdout.buffer)
+        try:
+            summary = copy_output(process.stdout, sys.stdout.buffer)
+        except BaseException:
+            process.terminate()
+            raise
     return Run(database=database, exit_code=process.returncode, summary=summary)
 
 
-def copy_output(source: io.BufferedReader, target: io.BufferedIOBase) -> str:
+def copy_output(source: io.BufferedReader, target: BinaryIO) -> str:
     """Copy bytes as they come, and return the last line that looks like pytest's summary."""
     summary, line = b"", b""
     while chunk := source.read1():

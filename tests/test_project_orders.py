@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 
 import pytest
@@ -10,10 +11,17 @@ from django.db import IntegrityError, transaction
 
 from example_project.support.mailbox import read_mails
 from example_project.support.models import Customer, Order, Ticket
-from example_project.support.orders import find_orders, load_orders, lookup_order
+from example_project.support.orders import OrderAnswer, OrderSearch, find_orders, load_orders, lookup_order
 from example_project.support.scripted import clerk
 from phronomy_django.domain.canonical import canonical_bytes
-from phronomy_django.domain.messages import AssistantMessage, LLMRequest, ToolMessage, ToolSpec, UserMessage
+from phronomy_django.domain.messages import (
+    AssistantMessage,
+    LLMRequest,
+    Message,
+    ToolMessage,
+    ToolSpec,
+    UserMessage,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -69,11 +77,14 @@ def test_an_answered_ticket_has_an_answer() -> None:
 
 def test_the_clerk_answers_every_mail_within_three_turns_from_the_orders() -> None:
     load_orders()
-    tools = {"lookup_order": lookup_order, "find_orders": find_orders}
+    tools: dict[str, Callable[..., OrderAnswer | OrderSearch]] = {
+        "lookup_order": lookup_order,
+        "find_orders": find_orders,
+    }
     specs = tuple(ToolSpec(name, "", {"type": "object"}) for name in tools)
     letters = []
     for mail in read_mails():
-        messages = [UserMessage.of(mail.as_prompt())]
+        messages: list[Message] = [UserMessage.of(mail.as_prompt())]
         for _ in range(3):
             reply = clerk(LLMRequest(model="clerk", messages=tuple(messages), tools=specs))
             if isinstance(reply, str):

@@ -61,12 +61,12 @@ def test_only_the_name_of_the_database_changes(url: str) -> None:
 def test_the_last_summary_is_kept_and_everything_is_shown(summary: str) -> None:
     output = f"=== 9 passed in 1.00s ===\n....\n{summary}\nafterwards\n".encode()
     target = io.BytesIO()
-    assert copy_output(io.BufferedReader(io.BytesIO(output)), target) == summary  # type: ignore[arg-type]
+    assert copy_output(io.BufferedReader(io.BytesIO(output)), target) == summary
     assert target.getvalue() == output
 
 
 def test_output_without_a_summary_has_none() -> None:
-    assert copy_output(io.BufferedReader(io.BytesIO(b"Killed")), io.BytesIO()) == ""  # type: ignore[arg-type]
+    assert copy_output(io.BufferedReader(io.BytesIO(b"Killed")), io.BytesIO()) == ""
 
 
 CASES = """
@@ -120,6 +120,55 @@ def test_each_run_takes_the_tests_of_its_database(
     assert found == expected, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize(
+    ("lint", "test", "expected"), [(0, 0, "passed"), (2, 0, "failed"), (0, 2, "failed"), (2, 2, "failed")]
+)
+def test_ci_passes_only_if_both_targets_did_and_always_runs_both(
+    tmp_path: Path, lint: int, test: int, expected: str
+) -> None:
+    write_script(tmp_path / "make", f'echo "ran $1"; case "$1" in lint) exit {lint};; *) exit {test};; esac')
+    environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        [ROOT / ".ci" / "run"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert ("passed" if done.returncode == 0 else "failed") == expected
+    assert [line for line in done.stdout.splitlines() if line.startswith("ran")] == ["ran lint", "ran test"]
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (
+            '[ "$1" = -V ] && echo "Python 3.10.13" || exit 1',
+            "is Python 3.10.13; phronomy_django needs Python 3.11",
+        ),
+        ('[ "$1" = -c ]', "apt install python3-venv"),
+        (None, "Install Python 3.11 or newer"),
+    ],
+)
+def test_make_says_what_is_wrong_with_the_python_of_the_machine(
+    tmp_path: Path, script: str | None, words: str
+) -> None:
+    python, venv = tmp_path / "python3", tmp_path / "venv"
+    if script is not None:
+        write_script(python, script)
+    done = subprocess.run(
+        ["make", f"{venv}/pyvenv.cfg", f"PYTHON={python}", f"VENV={venv}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert words in done.stderr
+    assert not venv.exists()
+
+
+def write_script(path: Path, body: str) -> None:
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+
+
 @pytest.mark.django_db(transaction=True)
 def test_a_process_that_a_test_starts_sees_the_same_database(
     subprocess_environment: Mapping[str, str],
@@ -149,7 +198,7 @@ def test_sqlite_is_a_durable_file_that_threads_share() -> None:
     with connection.cursor() as cursor:
         modes = [cursor.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
     assert modes == ["wal", 2]
-    assert connection.transaction_mode == "IMMEDIATE"
+    assert connection.settings_dict["OPTIONS"]["transaction_mode"] == "IMMEDIATE"
 
 
 @pytest.mark.postgres

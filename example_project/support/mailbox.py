@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from email import policy
 from email.errors import MessageError
-from email.message import EmailMessage, Message
+from email.message import EmailMessage, MIMEPart
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TypeVar
@@ -117,24 +117,23 @@ def _try(action: Callable[[], T], defects: list[str], what: str) -> T | None:
         return None
 
 
-def _header(message: Message, name: str, defects: list[str]) -> str:
+def _header(message: EmailMessage, name: str, defects: list[str]) -> str:
     value = _try(lambda: message[name], defects, f"header {name}")
     return "" if value is None else str(value)
 
 
-def _sender(message: Message, defects: list[str]) -> tuple[str, str]:
+def _sender(message: EmailMessage, defects: list[str]) -> tuple[str, str]:
     """The display name and the address of the first author."""
-    header = _try(lambda: message["From"], defects, "header From")
-    addresses = getattr(header, "addresses", ())
-    name, address = (addresses[0].display_name, addresses[0].addr_spec) if addresses else ("", "")
-    address = _one_line(address).lower()[:MAX_SENDER]
+    addresses = _try(lambda: getattr(message["From"], "addresses", ()), defects, "header From") or ()
+    name = addresses[0].display_name if addresses else ""
+    address = _one_line(addresses[0].addr_spec).lower()[:MAX_SENDER] if addresses else ""
     if "@" not in address.strip("@<>"):
         defects.append("no sender")
         address = ""
     return _one_line(name)[:MAX_SENDER], address
 
 
-def _message_id(message: Message, raw: bytes, defects: list[str]) -> str:
+def _message_id(message: EmailMessage, raw: bytes, defects: list[str]) -> str:
     found = _one_line(_header(message, "Message-ID", defects))
     if found and len(found) <= MAX_MESSAGE_ID:
         return found
@@ -142,7 +141,7 @@ def _message_id(message: Message, raw: bytes, defects: list[str]) -> str:
     return f"<{hashlib.sha256(raw).hexdigest()}@no-message-id.invalid>"
 
 
-def _text(message: Message, defects: list[str]) -> str:
+def _text(message: EmailMessage, defects: list[str]) -> str:
     body = _try(lambda: message.get_body(("plain", "html")), defects, "body")
     if body is None:
         body = next(
@@ -159,24 +158,24 @@ def _text(message: Message, defects: list[str]) -> str:
     return _BLANK_LINES.sub("\n\n", text).strip()
 
 
-def _part_text(part: Message, defects: list[str]) -> str:
+def _part_text(part: MIMEPart, defects: list[str]) -> str:
     data = _part_bytes(part, defects)
     charset = _try(part.get_content_charset, defects, "charset") or "utf-8"
     text = _try(lambda: data.decode(charset), defects, f"charset {charset}")
     return data.decode("utf-8", "replace") if text is None else text
 
 
-def _part_bytes(part: Message, defects: list[str]) -> bytes:
+def _part_bytes(part: MIMEPart, defects: list[str]) -> bytes:
     data = _try(lambda: part.get_payload(decode=True), defects, "transfer encoding")
     return data if isinstance(data, bytes) else b""
 
 
-def _leaves(message: Message, defects: list[str]) -> Iterator[Message]:
+def _leaves(message: EmailMessage, defects: list[str]) -> Iterator[MIMEPart]:
     parts = _try(lambda: [part for part in message.walk() if not part.is_multipart()], defects, "parts")
     yield from parts or ()
 
 
-def _attachments(message: Message, defects: list[str]) -> Iterator[Attachment]:
+def _attachments(message: EmailMessage, defects: list[str]) -> Iterator[Attachment]:
     for number, part in enumerate(_leaves(message, defects), start=1):
         name = _try(part.get_filename, defects, "attachment name")
         if not name and _try(part.get_content_disposition, defects, "disposition") != "attachment":
@@ -193,7 +192,7 @@ def _file_name(name: str) -> str:
     return _one_line(name.replace("\\", "/").rpartition("/")[2]).strip(".")
 
 
-def _parser_defects(message: Message) -> Iterator[str]:
+def _parser_defects(message: EmailMessage) -> Iterator[str]:
     for part in _try(lambda: list(message.walk()), [], "parts") or ():
         yield from (type(defect).__name__ for defect in part.defects)
 

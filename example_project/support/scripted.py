@@ -31,17 +31,21 @@ _PASS_ON = "I have passed your message on to a colleague, who will write to you 
 
 def clerk(request: LLMRequest) -> str | ToolCall | list[ToolCall]:
     """Look up the orders that the last e-mail names, or those of its sender, and then answer it."""
-    position = _last_user_message(request.messages)
-    if position is None:
+    found = _last_user_message(request.messages)
+    if found is None:
         return f"Dear customer,\n\nYour message was empty. What can we do for you?\n\n{_SIGNATURE}"
-    question = request.messages[position].text
+    position, question = found
     answers = [message for message in request.messages[position + 1 :] if isinstance(message, ToolMessage)]
     return _next_question(request, question, answers) or _letter(question, answers)
 
 
-def _last_user_message(messages: Sequence[Message]) -> int | None:
-    found = [index for index, message in enumerate(messages) if isinstance(message, UserMessage)]
-    return found[-1] if found else None
+def _last_user_message(messages: Sequence[Message]) -> tuple[int, str] | None:
+    """Where the last e-mail stands, and what it says."""
+    for index in range(len(messages) - 1, -1, -1):
+        message = messages[index]
+        if isinstance(message, UserMessage):
+            return index, message.text
+    return None
 
 
 def _next_question(
@@ -147,7 +151,7 @@ def _orders_found(answers: Sequence[ToolMessage]) -> Sequence[Mapping[str, Any]]
     for answer in answers:
         facts = _json_object(answer)
         if answer.name == "find_orders" and not answer.is_error and facts is not None:
-            return facts.get("orders", ())
+            return tuple(facts.get("orders", ()))
     return ()
 
 
