@@ -1,0 +1,1 @@
+"""Pool backends beyond threads."""

@@ -1,0 +1,500 @@
+"""The event loop: the single writer of live state (DESIGN §3, rules 1 and 2; §4)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+from phronomy_django.engine.current import current_event_loop, refuse_on_loop_thread, set_current_event_loop
+from phronomy_django.engine.errors import RegistrationError, RuntimeShutdownError, SessionEndedError
+from phronomy_django.engine.metrics import LoopMetrics
+from phronomy_django.engine.receivers import ExecutionReceiver
+from phronomy_django.engine.results import TaskResult
+from phronomy_django.engine.scheduling import Scheduler, WorkerHandle
+from phronomy_django.engine.sessions import Ending, FSMSession, SessionEnd, SessionEvent
+
+__all__ = ["EventLoop", "LoopState", "LoopStop"]
+
+logger = logging.getLogger("phronomy_django.engine")
+
+#: Events dispatched before the loop looks at its lock again.
+BATCH = 128
+#: A queue deeper than this is worth a warning, at most once in ``BACKLOG_PERIOD`` seconds.
+BACKLOG = 1_000
+BACKLOG_PERIOD = 60.0
+
+AnySession: TypeAlias = FSMSession[Any, Any]
+
+
+class LoopState(StrEnum):
+    RUNNING = "running"
+    DRAINING = "draining"
+    STOPPING = "stopping"
+    TERMINATED = "terminated"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class LoopStop:
+    """``stopped``: the thread has ended. ``errors``: what receivers raised when they were told."""
+
+    stopped: bool
+    errors: tuple[BaseException, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class _Delivery:
+    """A message for a receiver; an event without one goes through the queue as it is."""
+
+    receiver: ExecutionReceiver
+    message: Any
+    admission: bool
+    completion: TaskResult[Any] | None
+
+
+@dataclass(slots=True, eq=False)
+class _Live:
+    session: AnySession
+    completion: TaskResult[SessionEnd] | None
+    receiver: ExecutionReceiver | None
+
+
+class EventLoop:
+    """One daemon thread, one first-in first-out queue, any producers.
+
+    ``running → draining → stopping → terminated``, or ``failed``. Admissions are taken only while running,
+    continuations while draining too; once stopping, the queue refuses and the thread ends when what it holds
+    has been dispatched. The thread starts with the first post or registration.
+    """
+
+    def __init__(self, name: str = "phronomy", *, scheduler: Scheduler) -> None:
+        self.name = name
+        self._scheduler = scheduler
+        self._monotonic = scheduler.clock.monotonic
+        self._lock = threading.RLock()
+        self._posted = threading.Condition(self._lock)
+        self._queue: deque[tuple[float, SessionEvent | _Delivery]] = deque()
+        self._state = LoopState.RUNNING
+        self._open = True
+        self._sleeping = True
+        self._dispatching = False
+        self._current: _Delivery | None = None
+        self._handle: WorkerHandle | None = None
+        self._stop_lock = threading.Lock()
+        self._failure_told = False
+        self._errors: list[BaseException] = []
+        self.error: BaseException | None = None
+        self._receivers: dict[str, ExecutionReceiver] = {}
+        self._bound: set[ExecutionReceiver] = set()
+        self._sessions: dict[str, _Live] = {}
+        self._unowned = 0
+        self._max_depth = 0
+        self._warned_at: float | None = None
+        self._dispatched = 0
+        self._dropped = 0
+        self._last_lag = self._total_lag = self._max_lag = 0.0
+
+    @property
+    def state(self) -> LoopState:
+        return self._state
+
+    @staticmethod
+    def on_loop_thread() -> bool:
+        """Whether this thread is dispatching some event loop at this moment."""
+        return current_event_loop() is not None
+
+    def start(self) -> None:
+        """Start the thread now rather than with the first post. Idempotent."""
+        with self._lock:
+            if self._handle is None and self._state is LoopState.RUNNING:
+                self._sleeping = False
+                self._handle = self._scheduler.start(self)
+
+    # --- receivers ----------------------------------------------------------------------------------------
+
+    def register_receiver(self, key: str, receiver: ExecutionReceiver) -> None:
+        """Attach ``receiver`` under ``key``, while running, once, and only to the loop that it is bound to."""
+        with self._lock:
+            self._refuse_foreign(receiver)
+            if self._state is not LoopState.RUNNING:
+                raise RuntimeShutdownError(
+                    f"The event loop {self.name!r} is {self._state}; no receiver is taken."
+                )
+            if key in self._receivers or receiver in self._bound:
+                raise RegistrationError(
+                    f"The receiver {key!r} is registered with the event loop {self.name!r}."
+                )
+            self._receivers[key] = receiver
+            self._bound.add(receiver)
+
+    def receiver(self, key: str) -> ExecutionReceiver | None:
+        """The receiver registered under ``key``, or None; never creates one."""
+        return self._receivers.get(key)
+
+    def _refuse_foreign(self, receiver: ExecutionReceiver) -> None:
+        if receiver.loop is not self:
+            raise RegistrationError(
+                f"The receiver {receiver!r} belongs to another event loop than {self.name!r}; make one for this loop."
+            )
+
+    def _refuse_unbound(self, receiver: ExecutionReceiver) -> None:
+        if receiver not in self._bound:
+            self._refuse_foreign(receiver)
+            raise RegistrationError(
+                f"Register the receiver {receiver!r} with the event loop {self.name!r} first."
+            )
+
+    # --- posting ----------------------------------------------------------------------------------------
+
+    def post_execution(
+        self,
+        receiver: ExecutionReceiver,
+        message: Any,
+        *,
+        admission: bool = False,
+        completion: TaskResult[Any] | None = None,
+    ) -> bool:
+        """Queue ``message`` for ``receiver.deliver``; False if the loop takes it no more.
+
+        An admission needs a running loop; a continuation is taken while draining too. The delivery counts as
+        pending until its dispatch has ended. ``completion`` fails when the loop refuses the message, when
+        its dispatch raises, and when the loop ends before it; its success is the receiver's to tell.
+        """
+        if receiver not in self._bound:
+            self._refuse_unbound(receiver)
+        with self._lock:
+            accepted = self._state is LoopState.RUNNING if admission else self._open
+            depth = self._put(_Delivery(receiver, message, admission, completion)) if accepted else 0
+        if not accepted and completion is not None:
+            completion.set_error(self._refusal())
+        if depth > BACKLOG:
+            self._warn_backlog(depth)
+        return accepted
+
+    def post(self, event: SessionEvent) -> bool:
+        """Queue ``event``; False if the loop takes it no more. It is dropped if its session is gone by then."""
+        with self._lock:
+            if not self._open:
+                return False
+            depth = self._put(event)
+        if depth > BACKLOG:
+            self._warn_backlog(depth)
+        return True
+
+    def post_to_session(self, event: SessionEvent) -> bool:
+        """As ``post``, and False, with nothing queued, if the session is not live."""
+        with self._lock:
+            if not self._open or event.fsm_session_id not in self._sessions:
+                return False
+            depth = self._put(event)
+        if depth > BACKLOG:
+            self._warn_backlog(depth)
+        return True
+
+    def route_execution_event(
+        self, receiver: ExecutionReceiver, lookup: Callable[[], SessionEvent | None]
+    ) -> bool:
+        """Resolve a semantic identity to a session's event and queue it, both under one lock.
+
+        ``lookup()`` reads the receiver's state and returns the event, or None when nothing is live under that
+        identity. False then, and when the loop or the session takes no more.
+        """
+        if receiver not in self._bound:
+            self._refuse_unbound(receiver)
+        with self._lock:
+            event = lookup()
+            return event is not None and self.post_to_session(event)
+
+    def synchronize_execution_state(self) -> AbstractContextManager[Any]:
+        """The one lock over feature state and the idle decision; take it around what ``idle`` reads."""
+        return self._lock
+
+    def _put(self, item: SessionEvent | _Delivery) -> int:
+        queue = self._queue
+        queue.append((self._monotonic(), item))
+        depth = len(queue)
+        if depth > self._max_depth:
+            self._max_depth = depth
+        if self._sleeping:
+            self._sleeping = False
+            if self._handle is None:
+                self._handle = self._scheduler.start(self)
+            else:
+                self._posted.notify()
+        return depth
+
+    def _refusal(self) -> BaseException:
+        if self.error is not None:
+            return self.error
+        return RuntimeShutdownError(
+            f"The event loop {self.name!r} is {self._state}; nothing new is admitted."
+        )
+
+    def _warn_backlog(self, depth: int) -> None:
+        now = self._monotonic()
+        with self._lock:
+            if self._warned_at is not None and now - self._warned_at < BACKLOG_PERIOD:
+                return
+            self._warned_at = now
+        logger.warning("The event loop %s has a backlog of %d events", self.name, depth)
+
+    # --- admission and sessions -------------------------------------------------------------------------
+
+    @contextmanager
+    def admit_execution(self, receiver: ExecutionReceiver) -> Iterator[None]:
+        """Hold the lock while ``receiver`` takes an admission, on the loop's thread only.
+
+        Accepted while running, and while draining for the very delivery that was accepted as an admission
+        before; ``RuntimeShutdownError`` otherwise.
+        """
+        if current_event_loop() is not self:
+            raise RegistrationError(
+                f"An execution is admitted on the thread of the event loop {self.name!r} only."
+            )
+        self._refuse_unbound(receiver)
+        with self._lock:
+            if self._state is not LoopState.RUNNING and not self._accepted_before_drain(receiver):
+                raise self._refusal()
+            yield
+
+    def _accepted_before_drain(self, receiver: ExecutionReceiver) -> bool:
+        current = self._current
+        return (
+            self._state is LoopState.DRAINING
+            and current is not None
+            and current.admission
+            and current.receiver is receiver
+        )
+
+    def register(
+        self,
+        session: AnySession,
+        completion: TaskResult[SessionEnd] | None = None,
+        receiver: ExecutionReceiver | None = None,
+    ) -> SessionEnd | None:
+        """Make ``session`` live: from now on it gets its events.
+
+        With a ``completion`` that is settled at the end (failed for error and recovery_required), with a
+        ``receiver`` it hears of the end; either returns None at once. With neither, this waits for the end and
+        returns or raises it, and is refused on the loop's thread. Raises ``RuntimeShutdownError`` unless the
+        loop is running (or, on its own thread, draining) and ``RegistrationError`` for a second registration
+        or a receiver of another loop.
+        """
+        waits = completion is None and receiver is None
+        if waits:
+            refuse_on_loop_thread("Registering a session without a completion")
+            completion = TaskResult(self._scheduler)
+        if receiver is not None:
+            self._refuse_unbound(receiver)
+        with self._lock:
+            here = current_event_loop() is self
+            if self._state is not LoopState.RUNNING and not (here and self._open):
+                raise self._refusal()
+            session.bind(self)
+            self._sessions[session.fsm_session_id] = _Live(session, completion, receiver)
+            self._unowned += receiver is None
+        return completion.wait_result() if waits and completion is not None else None
+
+    def _retire(self, live: _Live, ending: Ending) -> None:
+        session = live.session
+        with self._lock:
+            del self._sessions[session.fsm_session_id]
+            self._unowned -= live.receiver is None
+        if live.receiver is not None:
+            try:
+                live.receiver.session_retired(session.fsm_session_id, ending.value)
+            except BaseException as error:
+                if live.completion is not None:
+                    live.completion.set_error(error)
+                raise
+        if live.completion is None:
+            return
+        if session.error is not None:
+            live.completion.set_error(session.error)
+        elif ending in (Ending.FINISHED, Ending.HALTED):
+            live.completion.set_result(SessionEnd(ending, session.state, session.data))
+        else:
+            text = f"The session {session.fsm_session_id} ended in {ending} (state {session.state!r})."
+            live.completion.set_error(SessionEndedError(text, ending=ending.value, state=session.state))
+
+    # --- worker -----------------------------------------------------------------------------------------
+
+    def run_step(self, *, block: bool) -> bool:
+        with self._lock:
+            while not self._queue:
+                if not self._open or not block:
+                    return False
+                self._sleeping = True
+                self._posted.wait()
+            self._sleeping = False
+            self._dispatching = True
+        set_current_event_loop(self)
+        try:
+            self._dispatch_batch(BATCH if block else 1)
+        finally:
+            set_current_event_loop(None)
+            with self._lock:
+                self._dispatching = False
+            self._scheduler.wake()
+        return True
+
+    def _dispatch_batch(self, limit: int) -> None:
+        queue, sessions, monotonic = self._queue, self._sessions, self._monotonic
+        for _ in range(limit):
+            if not queue:
+                return
+            posted_at, item = queue.popleft()
+            lag = monotonic() - posted_at
+            self._last_lag = lag
+            self._total_lag += lag
+            if lag > self._max_lag:
+                self._max_lag = lag
+            self._dispatched += 1
+            try:
+                if type(item) is _Delivery:
+                    self._current = item
+                    item.receiver.deliver(item.message)
+                    self._current = None
+                else:
+                    live = sessions.get(item.fsm_session_id)  # type: ignore[union-attr]
+                    if live is None:
+                        self._drop(item)  # type: ignore[arg-type]
+                        continue
+                    ending = live.session.dispatch(item)  # type: ignore[arg-type]
+                    if ending is not None:
+                        self._retire(live, ending)
+            except BaseException as error:
+                self._current = None
+                self._fail(error, item)
+                if not isinstance(error, Exception):
+                    raise
+                return
+
+    def _drop(self, event: SessionEvent) -> None:
+        self._dropped += 1
+        logger.info("Dropped the late event %s for session %s", event.name, event.fsm_session_id)
+
+    def runnable(self) -> bool:
+        return bool(self._queue)
+
+    def finished(self) -> bool:
+        with self._lock:
+            if self._state is LoopState.FAILED:
+                return self._failure_told
+            return not self._open and not self._queue and not self._dispatching
+
+    # --- idle, drain, stop, failure ---------------------------------------------------------------------
+
+    def idle(self) -> bool:
+        """Whether nothing is pending: no queued or running delivery, no live session that nobody owns, and
+        every receiver says that it is idle."""
+        with self._lock:
+            if self._queue or self._dispatching or self._unowned:
+                return False
+            return all(receiver.idle() for receiver in self._receivers.values())
+
+    def begin_draining(self) -> None:
+        """Take no further admission; what was admitted goes on. Idempotent."""
+        with self._lock:
+            if self._state is LoopState.RUNNING:
+                self._state = LoopState.DRAINING
+
+    def wait_until_idle(self, deadline: float) -> bool:
+        """Wait until ``idle``; its value at ``deadline`` (monotonic seconds), or when the loop has ended."""
+        ended = (LoopState.TERMINATED, LoopState.FAILED)
+        self._scheduler.wait(
+            lambda: self._state in ended or self.idle(), max(0.0, deadline - self._monotonic())
+        )
+        return self.idle()
+
+    def stop(self, deadline: float) -> LoopStop:
+        """Close the queue, wait for the thread until ``deadline``, then tell the receivers, each once.
+
+        A loop that still runs at the deadline is left as it is, its receivers are not told; stop it again
+        later. Idempotent. Refused on the loop's thread.
+        """
+        refuse_on_loop_thread("Stopping the event loop")
+        with self._lock:
+            self._open = False
+            if self._state in (LoopState.RUNNING, LoopState.DRAINING):
+                self._state = LoopState.STOPPING
+            self._posted.notify()
+            handle = self._handle
+        if handle is not None and not handle.join(max(0.0, deadline - self._monotonic())):
+            return LoopStop(False)
+        with self._stop_lock:
+            if self._state is LoopState.STOPPING:
+                self._tell_receivers(None)
+                self._settle_rest(self._refusal())
+                with self._lock:
+                    self._state = LoopState.TERMINATED
+        self._scheduler.wake()
+        return LoopStop(True, tuple(self._errors))
+
+    def _fail(self, error: BaseException, item: SessionEvent | _Delivery) -> None:
+        """Dispatch raised: refuse from now on, tell the receivers here, leave nobody waiting."""
+        logger.error("The event loop %s failed in dispatch", self.name, exc_info=error)
+        with self._lock:
+            self._state = LoopState.FAILED
+            self._open = False
+            self.error = error
+        if isinstance(item, _Delivery) and item.completion is not None:
+            item.completion.set_error(error)
+        self._tell_receivers(error)
+        self._settle_rest(error)
+        with self._lock:
+            self._failure_told = True
+
+    def _tell_receivers(self, error: BaseException | None) -> None:
+        for key, receiver in self._receivers.items():
+            try:
+                receiver.shutdown(error)
+            except Exception as failure:
+                logger.exception("The receiver %s failed to shut down; the others are still told", key)
+                self._errors.append(failure)
+
+    def _settle_rest(self, error: BaseException) -> None:
+        with self._lock:
+            items = [item for _, item in self._queue]
+            self._queue.clear()
+            sessions = list(self._sessions.values())
+            self._sessions.clear()
+            self._unowned = 0
+        for item in items:
+            if isinstance(item, _Delivery) and item.completion is not None:
+                item.completion.set_error(error)
+        for live in sessions:
+            if live.completion is not None:
+                live.completion.set_error(error)
+
+    # --- readings ---------------------------------------------------------------------------------------
+
+    def metrics(self) -> LoopMetrics:
+        with self._lock:
+            dispatched = self._dispatched
+            return LoopMetrics(
+                queue_depth=len(self._queue),
+                max_queue_depth=self._max_depth,
+                last_lag=self._last_lag,
+                average_lag=self._total_lag / dispatched if dispatched else 0.0,
+                max_lag=self._max_lag,
+                dispatched=dispatched,
+                dropped=self._dropped,
+                sessions=len(self._sessions),
+            )
+
+    def live_sessions(self) -> dict[str, str]:
+        """The state of every live session by its id."""
+        with self._lock:
+            return {key: live.session.state for key, live in self._sessions.items()}
+
+    def live_receivers(self) -> dict[str, bool]:
+        """Whether each registered receiver is idle, by its key."""
+        with self._lock:
+            return {key: receiver.idle() for key, receiver in self._receivers.items()}
