@@ -77,11 +77,8 @@ def parse_arguments(definition: ToolDefinition[..., Any], raw_json_text: str) ->
         problems = [_problem(definition, detail) for detail in error.errors(include_url=False)]
         raise _refusal(definition, problems) from None
     plain = _dumped(definition, arguments)
-    try:
-        canonical = canonical_bytes(plain, "")
-    except SerializationError as error:
-        path, _, reason = str(error).partition(": ")
-        raise _refusal(definition, [(path.lstrip("."), reason)]) from None
+    canonical = _canonical(definition, plain)
+    _check_size(definition, len(canonical))  # what was taken once has to be taken again from the record
     _check_survival(definition, arguments, canonical)
     shown = {key: REDACTED if key in definition.redact else value for key, value in plain.items()}
     return BoundArguments(definition, definition.name, canonical, MappingProxyType(shown))
@@ -94,6 +91,14 @@ def _dumped(definition: ToolDefinition[..., Any], arguments: BaseModel) -> dict[
         raise SerializationError(
             f"Tool {definition.name!r}: its arguments cannot be stored: {error}"
         ) from error
+
+
+def _canonical(definition: ToolDefinition[..., Any], plain: Mapping[str, Any]) -> bytes:
+    try:
+        return canonical_bytes(plain, "")
+    except SerializationError as error:
+        path, _, reason = str(error).partition(": ")
+        raise _refusal(definition, [(_short(path.lstrip(".")), reason)]) from None
 
 
 def _check_survival(definition: ToolDefinition[..., Any], arguments: BaseModel, canonical: bytes) -> None:
@@ -112,7 +117,7 @@ def _check_survival(definition: ToolDefinition[..., Any], arguments: BaseModel, 
             raise SerializationError(
                 f"Tool {definition.name!r}: {name} does not come back the same once it is stored; {advice}"
             )
-    if canonical_bytes(_dumped(definition, again)) != canonical:
+    if _canonical(definition, _dumped(definition, again)) != canonical:
         raise SerializationError(f"Tool {definition.name!r}: its arguments have no stable form; {advice}")
 
 
@@ -123,9 +128,7 @@ class _UnfitError(ValueError):
 def _clean_object_text(definition: ToolDefinition[..., Any], raw: str) -> str:
     """The JSON object in ``raw``, read strictly and written again as text that can be stored."""
     size = len(raw) if raw.isascii() else len(raw.encode("utf-8", "surrogatepass"))
-    if size > MAX_ARGUMENT_BYTES:
-        reason = f"they are {size:,} bytes long; the limit is {MAX_ARGUMENT_BYTES:,} bytes"
-        raise _refusal(definition, [("", reason)])
+    _check_size(definition, size)
     if _deeper_than(raw, MAX_ARGUMENT_DEPTH):
         raise _refusal(definition, [("", f"they are nested deeper than {MAX_ARGUMENT_DEPTH} levels")])
     try:
@@ -142,6 +145,12 @@ def _clean_object_text(definition: ToolDefinition[..., Any], raw: str) -> str:
     if "\\u0000" in text:
         text = _ESCAPE.sub(lambda escape: "\ufffd" if escape[0] == "\\u0000" else escape[0], text)
     return text
+
+
+def _check_size(definition: ToolDefinition[..., Any], size: int) -> None:
+    if size > MAX_ARGUMENT_BYTES:
+        reason = f"they are {size:,} bytes long; the limit is {MAX_ARGUMENT_BYTES:,} bytes"
+        raise _refusal(definition, [("", reason)])
 
 
 def _deeper_than(raw: str, limit: int) -> bool:
@@ -170,11 +179,12 @@ def _read(raw: str) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise _UnfitError(f"the field {_short(twice)} is given twice in one object")
+    members: dict[str, Any] = {}
+    for key, value in pairs:
+        name = storable_text(key)
+        if name in members:
+            raise _UnfitError(f"the field {_short(name)} is given twice in one object")
+        members[name] = value
     return members
 
 

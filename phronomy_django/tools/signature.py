@@ -7,12 +7,12 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.fields import FieldInfo
-from pydantic.json_schema import GenerateJsonSchema
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import PydanticSerializationError, ValidationError
 
 from phronomy_django.domain.canonical import canonical_bytes
@@ -30,8 +30,8 @@ class ToolSignature:
     """``parameters`` are the names that the model may send, in order; ``model`` validates them.
 
     The model's own field names are positions (``p0``, ``p1``, ...) with the parameter's name as alias, so
-    that a parameter may be called ``json`` or ``model_config``. ``context`` names the parameter, if there is one,
-    that takes the ``ToolContext``.
+    that a parameter may be called ``json`` or ``model_config``. ``context`` names the parameter
+    that takes the ``ToolContext``, if there is one.
     """
 
     context: str | None
@@ -46,6 +46,11 @@ class ToolSignature:
 
 class _ParameterSchema(GenerateJsonSchema):
     """Without the titles that pydantic makes from field names: they tell a model nothing."""
+
+    ignored_warning_kinds: ClassVar[set[JsonSchemaWarningKind]] = {  # type: ignore[misc]
+        "skipped-choice",
+        "non-serializable-default",  # an error here, if it is a parameter's own
+    }
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -70,8 +75,9 @@ def read_signature(
             context = parameter.name
             continue
         hint = _resolved(function, parameter, where)
-        _check_type(hint, parameter.default, where)
-        fields[f"p{len(names)}"] = _field(hint, parameter, descriptions.get(parameter.name), where)
+        field = _field(hint, parameter, descriptions.get(parameter.name), where)
+        _check_field(field, parameter, where)
+        fields[f"p{len(names)}"] = field
         names.append(parameter.name)
     try:
         model = create_model("Arguments", __config__=_CONFIG, **fields)
@@ -84,7 +90,7 @@ def read_signature(
     return ToolSignature(context=context, parameters=tuple(names), model=model, schema=schema)
 
 
-_CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False)
+_CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False, validate_default=True)
 
 
 def _is_context(function: Callable[..., Any], parameter: inspect.Parameter, where: str) -> bool:
@@ -125,13 +131,15 @@ def _resolved(function: Callable[..., Any], parameter: inspect.Parameter, where:
         ) from error
 
 
-def _check_type(hint: Any, default: Any, where: str) -> None:
+def _check_field(field: Any, parameter: inspect.Parameter, where: str) -> None:
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(hint, config=None if _has_own_config(hint) else _CONFIG)
-        schema = adapter.json_schema(schema_generator=_ParameterSchema)
+        model = create_model("Argument", __config__=_CONFIG, value=field)
+        schema = model.model_json_schema(schema_generator=_ParameterSchema)
     except _UNUSABLE as error:
         reason = str(error).partition("\n")[0]
-        raise ConfigurationError(f"{where}: the type {hint!r} cannot come from JSON: {reason}") from error
+        raise ConfigurationError(
+            f"{where}: the type {parameter.annotation!r} cannot come from JSON: {reason}"
+        ) from error
     for part in _subschemas(schema):
         if part.get("uniqueItems") is True:
             raise ConfigurationError(
@@ -142,27 +150,32 @@ def _check_type(hint: Any, default: Any, where: str) -> None:
                 f"{where}: a secret type is stored as asterisks and lost; use str and "
                 f"@tool(redact=(...,)) to keep it out of logs."
             )
-    if default is not _NO_DEFAULT:
-        _check_default(adapter, default, where)
+    if parameter.default is not _NO_DEFAULT:
+        _check_default(model, parameter.default, where)
 
 
-def _check_default(adapter: TypeAdapter[Any], default: Any, where: str) -> None:
+def _check_default(model: type[BaseModel], default: Any, where: str) -> None:
     if isinstance(default, FieldInfo):
         raise ConfigurationError(f"{where}: write Annotated[..., Field(...)] and give the default itself.")
+    holder = model.model_construct(value=default)
     try:
         stored = canonical_bytes(
-            adapter.dump_python(default, mode="json", by_alias=True, round_trip=True, warnings="error")
+            holder.model_dump(mode="json", round_trip=True, by_alias=True, warnings=False)
         )
     except (PydanticSerializationError, SerializationError) as error:
         reason = str(error).partition("\n")[0]
         raise ConfigurationError(f"{where}: JSON cannot carry the default {default!r}: {reason}") from error
     try:
-        adapter.validate_json(stored)
+        back = getattr(model.model_validate_json(stored), "value")  # noqa: B009  a field made at run time
     except ValidationError as error:
         reason = error.errors(include_url=False, include_context=False)[0]["msg"]
         raise ConfigurationError(
             f"{where}: the default {default!r} does not fit its type: {reason}"
         ) from error
+    if back != default:
+        raise ConfigurationError(
+            f"{where}: JSON cannot carry the default {default!r}: it comes back as {back!r}."
+        )
 
 
 def _field(hint: Any, parameter: inspect.Parameter, description: str | None, where: str) -> Any:
@@ -177,20 +190,17 @@ def _field(hint: Any, parameter: inspect.Parameter, description: str | None, whe
     options: dict[str, Any] = {"alias": parameter.name}
     if description:
         options["description"] = description
-    annotated = Annotated[hint, Field(**options)]
+    try:
+        annotated = Annotated[hint, Field(**options)]
+    except (AttributeError, TypeError) as error:
+        raise ConfigurationError(
+            f"{where}: {parameter.annotation!r} is not a usable type hint: {error}"
+        ) from error
     return annotated if parameter.default is _NO_DEFAULT else (annotated, parameter.default)
 
 
 def _metadata(hint: Any) -> tuple[Any, ...]:
     return typing.get_args(hint)[1:] if typing.get_origin(hint) is Annotated else ()
-
-
-def _has_own_config(hint: Any) -> bool:
-    """pydantic refuses a second configuration for a type that has one."""
-    bare = typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
-    return isinstance(bare, type) and (
-        issubclass(bare, BaseModel) or hasattr(bare, "__dataclass_fields__") or typing.is_typeddict(bare)
-    )
 
 
 def _subschemas(schema: Any) -> Iterator[Mapping[str, Any]]:
