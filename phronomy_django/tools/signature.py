@@ -79,13 +79,8 @@ def read_signature(
         _check_field(field, parameter, where)
         fields[f"p{len(names)}"] = field
         names.append(parameter.name)
-    try:
-        model = create_model("Arguments", __config__=_CONFIG, **fields)
-        schema = model.model_json_schema(schema_generator=_ParameterSchema)
-    except _UNUSABLE as error:
-        raise ConfigurationError(
-            f"Tool {tool_name!r}: no schema can be made of its parameters: {error}"
-        ) from error
+    model = create_model("Arguments", __config__=_CONFIG, **fields)
+    schema = model.model_json_schema(schema_generator=_ParameterSchema)
     schema.pop("title", None)
     return ToolSignature(context=context, parameters=tuple(names), model=model, schema=schema)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, TypeAdapter
 
 from phronomy_django.domain.errors import SerializationError
 from phronomy_django.tools import ToolArgumentError, ToolContext, parse_arguments, tool
@@ -330,6 +331,26 @@ class TestSurvival:
         odd.__annotations__["value"] = Annotated[Any, AfterValidator(lambda value: object())]
         with pytest.raises(SerializationError, match="'odd': its arguments cannot be stored"):
             parse_arguments(tool(odd), '{"value": "abc"}')
+
+    def test_a_form_that_differs_each_time_is_refused(self) -> None:
+        forms = itertools.count()
+
+        def odd(value: str) -> None: ...
+
+        odd.__annotations__["value"] = Annotated[str, PlainSerializer(lambda value: f"{value} {next(forms)}")]
+        with pytest.raises(SerializationError, match="'odd'"):
+            parse_arguments(tool(odd), '{"value": "x"}')
+
+    def test_values_that_are_equal_but_written_differently_are_refused(self) -> None:
+        forms = itertools.count()
+
+        def odd(value: str) -> None: ...
+
+        odd.__annotations__["value"] = Annotated[
+            str, AfterValidator(lambda value: "x"), PlainSerializer(lambda value: f"{next(forms)}")
+        ]
+        with pytest.raises(SerializationError, match="'odd': its arguments have no stable form"):
+            parse_arguments(tool(odd), '{"value": "x"}')
 
     def test_a_model_field_that_is_left_out_of_json_is_refused(self) -> None:
         class Partial(BaseModel):

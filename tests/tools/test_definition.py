@@ -143,6 +143,9 @@ def unresolvable(order_id: Missing) -> None: ...  # type: ignore[name-defined]  
 def not_a_hint(order_id: 3) -> None: ...  # type: ignore[valid-type]
 
 
+def bad_syntax(order_id: "int or else") -> None: ...  # type: ignore[valid-type]  # noqa: F722
+
+
 def opaque_default(order_id: Any = Opaque()) -> None: ...  # noqa: B008
 
 
@@ -185,6 +188,7 @@ def excluded(order_id: Annotated[int, Field(exclude=True)] = 1) -> None: ...
         (a_nested_secret, "redact"),
         (unresolvable, "cannot be resolved.*Missing"),
         (not_a_hint, "not a usable type hint|cannot come from JSON"),
+        (bad_syntax, "not a usable type hint"),
         (opaque_default, "JSON cannot carry the default"),
         (infinite_default, "JSON cannot carry the default"),
         (huge_default, "JSON cannot carry the default"),
