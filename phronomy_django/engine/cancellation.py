@@ -35,7 +35,7 @@ class CancellationToken:
         return self._cancelled
 
     def cancel(self, reason: str | None = None) -> bool:
-        """Cancel and call the callbacks on this thread; True if this did it, False if it was cancelled before."""
+        """Cancel, and call the callbacks on this thread; True if this did it, False if it came too late."""
         with _lock:
             if self._cancelled:
                 return False

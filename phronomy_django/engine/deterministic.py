@@ -209,7 +209,7 @@ class DeterministicScheduler:
         )
         return (
             "What is waited for cannot happen any more: no worker is runnable and no timer is pending. "
-            f"Workers: {workers or 'none'}. Give the wait a timeout, or look for the event that was never posted."
+            f"Workers: {workers or 'none'}. Look for the event that was never posted."
         )
 
     def run_in_helper(self, function: Callable[[], T]) -> T:

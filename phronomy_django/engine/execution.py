@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from phronomy_django.engine.cancellation import CancellationToken
@@ -80,7 +81,10 @@ class _Batch(Generic[T]):
             except Exception as error:  # noqa: BLE001 - it is this job's outcome
                 self._ended(Outcome(index, TaskStatus.FAILED, None, error))
             else:
-                task.on_complete(lambda ended, index=index: self._ended(ended.outcome(index)))
+                task.on_complete(partial(self._task_ended, index))
+
+    def _task_ended(self, index: int, task: TaskResult[T]) -> None:
+        self._ended(task.outcome(index))
 
     def _ended(self, outcome: Outcome[T]) -> None:
         with self._lock:

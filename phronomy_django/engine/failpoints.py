@@ -103,7 +103,7 @@ def _hit(name: str) -> None:
 def arm(name: str, action: Action, *, hit: int = 1) -> None:
     """From the ``hit``-th time on, do ``action`` at ``name``.
 
-    ``"kill"`` (SIGKILL to this process), ``"raise"`` (``FailpointError``), ``"sleep:<seconds>"``, or a callable.
+    ``"kill"`` (SIGKILL to itself), ``"raise"`` (``FailpointError``), ``"sleep:<seconds>"``, or a callable.
     """
     act = _action(name, action)
     with _state.lock:

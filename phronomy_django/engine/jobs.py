@@ -60,8 +60,12 @@ class Job:
             self.unwatch()
 
     def unwatch(self) -> None:
-        while self._undo:
-            self._undo.pop()()
+        while True:
+            try:
+                undo = self._undo.pop()
+            except IndexError:  # another thread may take the last one
+                return
+            undo()
 
     def end(self) -> None:
         """The work is over for good: tell it, once."""

@@ -7,17 +7,25 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any
 
 from phronomy_django.engine.current import current_event_loop, refuse_on_loop_thread, set_current_event_loop
-from phronomy_django.engine.errors import RegistrationError, RuntimeShutdownError, SessionEndedError
+from phronomy_django.engine.errors import RegistrationError, RuntimeShutdownError
+from phronomy_django.engine.loop_parts import (
+    BACKLOG,
+    AnySession,
+    Delivery,
+    Gauge,
+    LiveSession,
+    LoopState,
+    LoopStop,
+    Receivers,
+)
 from phronomy_django.engine.metrics import LoopMetrics
 from phronomy_django.engine.receivers import ExecutionReceiver
 from phronomy_django.engine.results import TaskResult
 from phronomy_django.engine.scheduling import Scheduler, WorkerHandle
-from phronomy_django.engine.sessions import Ending, FSMSession, SessionEnd, SessionEvent
+from phronomy_django.engine.sessions import Ending, SessionEnd, SessionEvent
 
 __all__ = ["EventLoop", "LoopState", "LoopStop"]
 
@@ -25,44 +33,6 @@ logger = logging.getLogger("phronomy_django.engine")
 
 #: Events dispatched before the loop looks at its lock again.
 BATCH = 128
-#: A queue deeper than this is worth a warning, at most once in ``BACKLOG_PERIOD`` seconds.
-BACKLOG = 1_000
-BACKLOG_PERIOD = 60.0
-
-AnySession: TypeAlias = FSMSession[Any, Any]
-
-
-class LoopState(StrEnum):
-    RUNNING = "running"
-    DRAINING = "draining"
-    STOPPING = "stopping"
-    TERMINATED = "terminated"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class LoopStop:
-    """``stopped``: the thread has ended. ``errors``: what receivers raised when they were told."""
-
-    stopped: bool
-    errors: tuple[BaseException, ...] = ()
-
-
-@dataclass(slots=True, eq=False)
-class _Delivery:
-    """A message for a receiver; an event without one goes through the queue as it is."""
-
-    receiver: ExecutionReceiver
-    message: Any
-    admission: bool
-    completion: TaskResult[Any] | None
-
-
-@dataclass(slots=True, eq=False)
-class _Live:
-    session: AnySession
-    completion: TaskResult[SessionEnd] | None
-    receiver: ExecutionReceiver | None
 
 
 class EventLoop:
@@ -79,26 +49,20 @@ class EventLoop:
         self._monotonic = scheduler.clock.monotonic
         self._lock = threading.RLock()
         self._posted = threading.Condition(self._lock)
-        self._queue: deque[tuple[float, SessionEvent | _Delivery]] = deque()
+        self._queue: deque[tuple[float, SessionEvent | Delivery]] = deque()
         self._state = LoopState.RUNNING
         self._open = True
         self._sleeping = True
         self._dispatching = False
-        self._current: _Delivery | None = None
+        self._current: Delivery | None = None
         self._handle: WorkerHandle | None = None
         self._stop_lock = threading.Lock()
         self._failure_told = False
-        self._errors: list[BaseException] = []
         self.error: BaseException | None = None
-        self._receivers: dict[str, ExecutionReceiver] = {}
-        self._bound: set[ExecutionReceiver] = set()
-        self._sessions: dict[str, _Live] = {}
+        self._receivers = Receivers(self)
+        self._sessions: dict[str, LiveSession] = {}
         self._unowned = 0
-        self._max_depth = 0
-        self._warned_at: float | None = None
-        self._dispatched = 0
-        self._dropped = 0
-        self._last_lag = self._total_lag = self._max_lag = 0.0
+        self._gauge = Gauge()
 
     @property
     def state(self) -> LoopState:
@@ -119,36 +83,16 @@ class EventLoop:
     # --- receivers ----------------------------------------------------------------------------------------
 
     def register_receiver(self, key: str, receiver: ExecutionReceiver) -> None:
-        """Attach ``receiver`` under ``key``, while running, once, and only to the loop that it is bound to."""
+        """Attach ``receiver``, while running, once, and only to the loop that it is bound to."""
         with self._lock:
-            self._refuse_foreign(receiver)
+            self._receivers.refuse_foreign(receiver)
             if self._state is not LoopState.RUNNING:
-                raise RuntimeShutdownError(
-                    f"The event loop {self.name!r} is {self._state}; no receiver is taken."
-                )
-            if key in self._receivers or receiver in self._bound:
-                raise RegistrationError(
-                    f"The receiver {key!r} is registered with the event loop {self.name!r}."
-                )
-            self._receivers[key] = receiver
-            self._bound.add(receiver)
+                raise self._refusal()
+            self._receivers.add(key, receiver)
 
     def receiver(self, key: str) -> ExecutionReceiver | None:
         """The receiver registered under ``key``, or None; never creates one."""
         return self._receivers.get(key)
-
-    def _refuse_foreign(self, receiver: ExecutionReceiver) -> None:
-        if receiver.loop is not self:
-            raise RegistrationError(
-                f"The receiver {receiver!r} belongs to another event loop than {self.name!r}; make one for this loop."
-            )
-
-    def _refuse_unbound(self, receiver: ExecutionReceiver) -> None:
-        if receiver not in self._bound:
-            self._refuse_foreign(receiver)
-            raise RegistrationError(
-                f"Register the receiver {receiver!r} with the event loop {self.name!r} first."
-            )
 
     # --- posting ----------------------------------------------------------------------------------------
 
@@ -166,25 +110,24 @@ class EventLoop:
         pending until its dispatch has ended. ``completion`` fails when the loop refuses the message, when
         its dispatch raises, and when the loop ends before it; its success is the receiver's to tell.
         """
-        if receiver not in self._bound:
-            self._refuse_unbound(receiver)
+        self._receivers.refuse_unknown(receiver)
         with self._lock:
             accepted = self._state is LoopState.RUNNING if admission else self._open
-            depth = self._put(_Delivery(receiver, message, admission, completion)) if accepted else 0
+            depth = self._put(Delivery(receiver, message, admission, completion)) if accepted else 0
         if not accepted and completion is not None:
             completion.set_error(self._refusal())
         if depth > BACKLOG:
-            self._warn_backlog(depth)
+            self._gauge.warn_of_backlog(self.name, depth, self._monotonic())
         return accepted
 
     def post(self, event: SessionEvent) -> bool:
-        """Queue ``event``; False if the loop takes it no more. It is dropped if its session is gone by then."""
+        """Queue ``event``; False if the loop takes it no more. Dropped if its session is gone by then."""
         with self._lock:
             if not self._open:
                 return False
             depth = self._put(event)
         if depth > BACKLOG:
-            self._warn_backlog(depth)
+            self._gauge.warn_of_backlog(self.name, depth, self._monotonic())
         return True
 
     def post_to_session(self, event: SessionEvent) -> bool:
@@ -194,7 +137,7 @@ class EventLoop:
                 return False
             depth = self._put(event)
         if depth > BACKLOG:
-            self._warn_backlog(depth)
+            self._gauge.warn_of_backlog(self.name, depth, self._monotonic())
         return True
 
     def route_execution_event(
@@ -205,8 +148,7 @@ class EventLoop:
         ``lookup()`` reads the receiver's state and returns the event, or None when nothing is live under that
         identity. False then, and when the loop or the session takes no more.
         """
-        if receiver not in self._bound:
-            self._refuse_unbound(receiver)
+        self._receivers.refuse_unknown(receiver)
         with self._lock:
             event = lookup()
             return event is not None and self.post_to_session(event)
@@ -215,12 +157,12 @@ class EventLoop:
         """The one lock over feature state and the idle decision; take it around what ``idle`` reads."""
         return self._lock
 
-    def _put(self, item: SessionEvent | _Delivery) -> int:
+    def _put(self, item: SessionEvent | Delivery) -> int:
         queue = self._queue
         queue.append((self._monotonic(), item))
         depth = len(queue)
-        if depth > self._max_depth:
-            self._max_depth = depth
+        if depth > self._gauge.max_depth:
+            self._gauge.max_depth = depth
         if self._sleeping:
             self._sleeping = False
             if self._handle is None:
@@ -236,14 +178,6 @@ class EventLoop:
             f"The event loop {self.name!r} is {self._state}; nothing new is admitted."
         )
 
-    def _warn_backlog(self, depth: int) -> None:
-        now = self._monotonic()
-        with self._lock:
-            if self._warned_at is not None and now - self._warned_at < BACKLOG_PERIOD:
-                return
-            self._warned_at = now
-        logger.warning("The event loop %s has a backlog of %d events", self.name, depth)
-
     # --- admission and sessions -------------------------------------------------------------------------
 
     @contextmanager
@@ -257,7 +191,7 @@ class EventLoop:
             raise RegistrationError(
                 f"An execution is admitted on the thread of the event loop {self.name!r} only."
             )
-        self._refuse_unbound(receiver)
+        self._receivers.refuse_unknown(receiver)
         with self._lock:
             if self._state is not LoopState.RUNNING and not self._accepted_before_drain(receiver):
                 raise self._refusal()
@@ -281,8 +215,8 @@ class EventLoop:
         """Make ``session`` live: from now on it gets its events.
 
         With a ``completion`` that is settled at the end (failed for error and recovery_required), with a
-        ``receiver`` it hears of the end; either returns None at once. With neither, this waits for the end and
-        returns or raises it, and is refused on the loop's thread. Raises ``RuntimeShutdownError`` unless the
+        ``receiver`` it hears of the end; either returns None at once. With neither, this waits for the end,
+        and returns or raises it; refused on the loop's thread. Raises ``RuntimeShutdownError`` unless the
         loop is running (or, on its own thread, draining) and ``RegistrationError`` for a second registration
         or a receiver of another loop.
         """
@@ -291,37 +225,15 @@ class EventLoop:
             refuse_on_loop_thread("Registering a session without a completion")
             completion = TaskResult(self._scheduler)
         if receiver is not None:
-            self._refuse_unbound(receiver)
+            self._receivers.refuse_unknown(receiver)
         with self._lock:
             here = current_event_loop() is self
             if self._state is not LoopState.RUNNING and not (here and self._open):
                 raise self._refusal()
             session.bind(self)
-            self._sessions[session.fsm_session_id] = _Live(session, completion, receiver)
+            self._sessions[session.fsm_session_id] = LiveSession(session, completion, receiver)
             self._unowned += receiver is None
         return completion.wait_result() if waits and completion is not None else None
-
-    def _retire(self, live: _Live, ending: Ending) -> None:
-        session = live.session
-        with self._lock:
-            del self._sessions[session.fsm_session_id]
-            self._unowned -= live.receiver is None
-        if live.receiver is not None:
-            try:
-                live.receiver.session_retired(session.fsm_session_id, ending.value)
-            except BaseException as error:
-                if live.completion is not None:
-                    live.completion.set_error(error)
-                raise
-        if live.completion is None:
-            return
-        if session.error is not None:
-            live.completion.set_error(session.error)
-        elif ending in (Ending.FINISHED, Ending.HALTED):
-            live.completion.set_result(SessionEnd(ending, session.state, session.data))
-        else:
-            text = f"The session {session.fsm_session_id} ended in {ending} (state {session.state!r})."
-            live.completion.set_error(SessionEndedError(text, ending=ending.value, state=session.state))
 
     # --- worker -----------------------------------------------------------------------------------------
 
@@ -345,39 +257,50 @@ class EventLoop:
         return True
 
     def _dispatch_batch(self, limit: int) -> None:
-        queue, sessions, monotonic = self._queue, self._sessions, self._monotonic
-        for _ in range(limit):
-            if not queue:
-                return
-            posted_at, item = queue.popleft()
-            lag = monotonic() - posted_at
-            self._last_lag = lag
-            self._total_lag += lag
-            if lag > self._max_lag:
-                self._max_lag = lag
-            self._dispatched += 1
-            try:
-                if type(item) is _Delivery:
-                    self._current = item
-                    item.receiver.deliver(item.message)
-                    self._current = None
-                else:
-                    live = sessions.get(item.fsm_session_id)  # type: ignore[union-attr]
-                    if live is None:
-                        self._drop(item)  # type: ignore[arg-type]
-                        continue
-                    ending = live.session.dispatch(item)  # type: ignore[arg-type]
-                    if ending is not None:
-                        self._retire(live, ending)
-            except BaseException as error:
-                self._current = None
-                self._fail(error, item)
-                if not isinstance(error, Exception):
-                    raise
-                return
+        queue, sessions, monotonic, gauge = self._queue, self._sessions, self._monotonic, self._gauge
+        count, total_lag, max_lag, lag = 0, 0.0, gauge.max_lag, 0.0
+        try:
+            while queue and count < limit:
+                posted_at, item = queue.popleft()
+                lag = monotonic() - posted_at
+                count += 1
+                total_lag += lag
+                if lag > max_lag:
+                    max_lag = lag
+                try:
+                    if type(item) is SessionEvent:
+                        live = sessions.get(item.fsm_session_id)
+                        if live is None:
+                            self._drop(item)
+                            continue
+                        ending = live.session.dispatch(item)
+                        if ending is not None:
+                            self._retire(live, ending)
+                    else:
+                        self._deliver(item)  # type: ignore[arg-type]
+                except BaseException as error:
+                    self._fail(error, item)
+                    if not isinstance(error, Exception):
+                        raise
+                    return
+        finally:
+            gauge.add(count, lag, total_lag, max_lag)
+
+    def _deliver(self, delivery: Delivery) -> None:
+        self._current = delivery
+        try:
+            delivery.receiver.deliver(delivery.message)
+        finally:
+            self._current = None
+
+    def _retire(self, live: LiveSession, ending: Ending) -> None:
+        with self._lock:
+            del self._sessions[live.session.fsm_session_id]
+            self._unowned -= live.receiver is None
+        live.retire(ending)
 
     def _drop(self, event: SessionEvent) -> None:
-        self._dropped += 1
+        self._gauge.dropped += 1
         logger.info("Dropped the late event %s for session %s", event.name, event.fsm_session_id)
 
     def runnable(self) -> bool:
@@ -397,7 +320,7 @@ class EventLoop:
         with self._lock:
             if self._queue or self._dispatching or self._unowned:
                 return False
-            return all(receiver.idle() for receiver in self._receivers.values())
+            return self._receivers.all_idle()
 
     def begin_draining(self) -> None:
         """Take no further admission; what was admitted goes on. Idempotent."""
@@ -430,34 +353,26 @@ class EventLoop:
             return LoopStop(False)
         with self._stop_lock:
             if self._state is LoopState.STOPPING:
-                self._tell_receivers(None)
+                self._receivers.tell(None)
                 self._settle_rest(self._refusal())
                 with self._lock:
                     self._state = LoopState.TERMINATED
         self._scheduler.wake()
-        return LoopStop(True, tuple(self._errors))
+        return LoopStop(True, tuple(self._receivers.errors))
 
-    def _fail(self, error: BaseException, item: SessionEvent | _Delivery) -> None:
+    def _fail(self, error: BaseException, item: SessionEvent | Delivery) -> None:
         """Dispatch raised: refuse from now on, tell the receivers here, leave nobody waiting."""
         logger.error("The event loop %s failed in dispatch", self.name, exc_info=error)
         with self._lock:
             self._state = LoopState.FAILED
             self._open = False
             self.error = error
-        if isinstance(item, _Delivery) and item.completion is not None:
+        if isinstance(item, Delivery) and item.completion is not None:
             item.completion.set_error(error)
-        self._tell_receivers(error)
+        self._receivers.tell(error)
         self._settle_rest(error)
         with self._lock:
             self._failure_told = True
-
-    def _tell_receivers(self, error: BaseException | None) -> None:
-        for key, receiver in self._receivers.items():
-            try:
-                receiver.shutdown(error)
-            except Exception as failure:
-                logger.exception("The receiver %s failed to shut down; the others are still told", key)
-                self._errors.append(failure)
 
     def _settle_rest(self, error: BaseException) -> None:
         with self._lock:
@@ -467,7 +382,7 @@ class EventLoop:
             self._sessions.clear()
             self._unowned = 0
         for item in items:
-            if isinstance(item, _Delivery) and item.completion is not None:
+            if isinstance(item, Delivery) and item.completion is not None:
                 item.completion.set_error(error)
         for live in sessions:
             if live.completion is not None:
@@ -477,17 +392,7 @@ class EventLoop:
 
     def metrics(self) -> LoopMetrics:
         with self._lock:
-            dispatched = self._dispatched
-            return LoopMetrics(
-                queue_depth=len(self._queue),
-                max_queue_depth=self._max_depth,
-                last_lag=self._last_lag,
-                average_lag=self._total_lag / dispatched if dispatched else 0.0,
-                max_lag=self._max_lag,
-                dispatched=dispatched,
-                dropped=self._dropped,
-                sessions=len(self._sessions),
-            )
+            return self._gauge.snapshot(len(self._queue), len(self._sessions))
 
     def live_sessions(self) -> dict[str, str]:
         """The state of every live session by its id."""
@@ -497,4 +402,4 @@ class EventLoop:
     def live_receivers(self) -> dict[str, bool]:
         """Whether each registered receiver is idle, by its key."""
         with self._lock:
-            return {key: receiver.idle() for key, receiver in self._receivers.items()}
+            return self._receivers.idle_by_key()

@@ -61,7 +61,7 @@ class OffloadPool(Protocol):
         ``on_physical_end`` is called once, when the work is over for good (DESIGN §3, rule 9): before the
         result is settled where the work ended by itself or never started, afterwards if it was abandoned.
 
-        A full queue raises ``BackpressureError``, or with ``on_full="wait"`` waits for room, which is refused
+        A full queue raises ``BackpressureError``; ``on_full="wait"`` waits for room and is refused
         on the loop's thread. With a ``reservation`` the work takes that slot and never queues. A closed pool
         raises ``RuntimeShutdownError``. When ``submit`` raises, nothing was created and a reservation given to
         it is released.
@@ -87,7 +87,7 @@ class OffloadPool(Protocol):
 
 
 class BoundedPool(ABC):
-    """Slots, the queue for them, reservations, timeouts, cancellation, closing. Kinds add where bodies run."""
+    """Slots, the queue for them, reservations, timeouts, cancellation, closing. A kind says where bodies run."""
 
     def __init__(
         self, name: str, *, size: int, queue_size: int, scheduler: Scheduler, timers: Timers | None = None
@@ -128,7 +128,7 @@ class BoundedPool(ABC):
     def _workers_ended(self, deadline: float) -> bool:
         """Whether all workers have ended by ``deadline``."""
 
-    def _interrupt(self, job: Job) -> None:
+    def _interrupt(self, job: Job) -> None:  # noqa: B027 - threads cannot be interrupted
         """A running body was abandoned: stop it really if this kind of pool can."""
 
     # --- submit -------------------------------------------------------------------------------------------
@@ -383,7 +383,7 @@ class BoundedPool(ABC):
 
     def _full_error(self) -> BackpressureError:
         return BackpressureError(
-            f"All {self._size} slots of the pool {self.name!r} are taken and {len(self._waiting)} wait for one; "
+            f"All {self._size} slots of the pool {self.name!r} are taken and {len(self._waiting)} wait; "
             f"nothing was started. Try again later, or make the pool or its queue larger."
         )
 

@@ -89,7 +89,7 @@ class TaskResult(Generic[T]):
 
     @staticmethod
     def all_settled(tasks: Iterable[TaskResult[U]]) -> TaskResult[list[Outcome[U]]]:
-        """Completes, and never fails, once all of ``tasks`` are done, with their outcomes in the given order."""
+        """Completes, and never fails, once all of ``tasks`` are done; outcomes in the given order."""
         children = list(tasks)
         scheduler = next((task._scheduler for task in children if task._scheduler is not None), None)
         joined: TaskResult[list[Outcome[U]]] = TaskResult(scheduler)
@@ -120,7 +120,7 @@ class TaskResult(Generic[T]):
         return self._settle(_FAILED, error)
 
     def set_cancelled(self, reason: str | None = None) -> bool:
-        """Settle as cancelled; consumers get a ``TaskCancelledError`` with ``reason``. True if this did it."""
+        """Settle as cancelled; consumers get a ``TaskCancelledError``. True if this did it."""
         return self._settle(_CANCELLED, TaskCancelledError(reason))
 
     def _settle_cancelled(self, error: TaskCancelledError) -> bool:
@@ -170,7 +170,7 @@ class TaskResult(Generic[T]):
         return self.error
 
     def result(self) -> T:
-        """The value; raises the failure, ``TaskCancelledError``, or ``TaskPendingError`` if there is none yet."""
+        """The value; raises the failure, ``TaskCancelledError``, or while pending ``TaskPendingError``."""
         if self._status is _COMPLETED:
             return cast("T", self._value)
         if self._status is _PENDING:
@@ -232,7 +232,7 @@ class TaskResult(Generic[T]):
         self._call(callback)
 
     def map(self, function: Callable[[T], U]) -> TaskResult[U]:
-        """The result of ``function(value)``; a failure or cancellation passes through, an exception fails it."""
+        """The result of ``function(value)``; a failure or cancellation passes through."""
         mapped: TaskResult[U] = TaskResult(self._scheduler)
 
         def ended(task: TaskResult[T]) -> None:

@@ -94,7 +94,7 @@ class Scheduler(Protocol):
         done: Callable[[], bool],
         timeout: float | None = None,
     ) -> bool:
-        """As ``wait`` for ``done``, where ``subscribe(fn)`` has ``fn`` called at the end and returns its undo."""
+        """As ``wait`` for ``done``; ``subscribe(fn)`` has ``fn`` called at the end and gives its undo."""
 
     def wake(self) -> None:
         """Something changed that a waiter's predicate may read. Cheap when nobody waits."""

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from phronomy_django.engine.errors import RegistrationError, SessionTableError
 
@@ -32,8 +32,7 @@ class Ending(StrEnum):
     RECOVERY_REQUIRED = "recovery_required"
 
 
-@dataclass(frozen=True, slots=True)
-class SessionEvent:
+class SessionEvent(NamedTuple):
     """An event for one incarnation of a session; a later incarnation never sees it."""
 
     fsm_session_id: str
@@ -75,6 +74,12 @@ class SessionEnd:
     data: Any = None
 
 
+#: Guard, action, target, the target's ending: what a dispatch needs of a rule.
+CompiledRule: TypeAlias = "tuple[Callable[..., Any] | None, Callable[..., Any] | None, str, Ending | None]"
+
+_NO_EVENTS: dict[str, tuple[CompiledRule, ...]] = {}
+
+
 class SessionTable(Generic[D, C]):
     """States, events, guards and actions as data; checked when it is built.
 
@@ -97,6 +102,13 @@ class SessionTable(Generic[D, C]):
         for rule in self.rules:
             self._add(rule)
         self._check_states()
+        self.compiled: dict[str, dict[str, tuple[CompiledRule, ...]]] = {
+            state: {event: tuple(map(self._compile, rules)) for event, rules in by_event.items()}
+            for state, by_event in self._by_state.items()
+        }
+
+    def _compile(self, rule: Rule[D, C]) -> CompiledRule:
+        return rule.guard, rule.action, rule.target, self.endings.get(rule.target)
 
     def _add(self, rule: Rule[D, C]) -> None:
         if rule.state in self.endings:
@@ -105,7 +117,7 @@ class SessionTable(Generic[D, C]):
         earlier = by_event.get(rule.event, ())
         if earlier and earlier[-1].guard is None:
             raise SessionTableError(
-                f"In state {rule.state!r} a rule for {rule.event!r} follows one without a guard and can never be "
+                f"In state {rule.state!r} a rule for {rule.event!r} follows one without a guard and is never "
                 f"taken; give the earlier one a guard or drop one of the two."
             )
         by_event[rule.event] = (*earlier, rule)
@@ -115,8 +127,8 @@ class SessionTable(Generic[D, C]):
         for rule in self.rules:
             if rule.target not in known:
                 raise SessionTableError(
-                    f"The rule for {rule.event!r} in state {rule.state!r} leads to {rule.target!r}, which has no "
-                    f"rules and no ending."
+                    f"The rule for {rule.event!r} in state {rule.state!r} leads to {rule.target!r}, which "
+                    f"has neither rules nor an ending."
                 )
         if self.initial not in self._by_state:
             raise SessionTableError(f"The initial state {self.initial!r} has no rules.")
@@ -135,15 +147,12 @@ class SessionTable(Generic[D, C]):
 
     def step(self, state: str, data: D, event: SessionEvent) -> Step[D, C] | None:
         """What ``event`` leads to from ``state``; None if no rule takes it. Pure: it changes nothing."""
-        by_event = self._by_state.get(state)
-        if by_event is None:
-            return None
-        for rule in by_event.get(event.name, ()):
-            if rule.guard is None or rule.guard(data, event):
-                commands: tuple[C, ...] = ()
-                if rule.action is not None:
-                    data, commands = rule.action(data, event)
-                return Step(rule.target, data, commands, self.endings.get(rule.target))
+        for guard, action, target, ending in self.compiled.get(state, _NO_EVENTS).get(event.name, ()):
+            if guard is None or guard(data, event):
+                if action is None:
+                    return Step(target, data, (), ending)
+                after, commands = action(data, event)
+                return Step(target, after, commands, ending)
         return None
 
 
@@ -188,7 +197,7 @@ class FSMSession(Generic[D, C]):
         self.state = self.table.initial
 
     def post(self, name: str, payload: Any = None) -> bool:
-        """The session's own event sink: post an event to itself; False if it is not live in a running loop."""
+        """The session's own event sink: post an event to itself; False if it is not live."""
         loop = self.loop
         return loop is not None and loop.post_to_session(SessionEvent(self.fsm_session_id, name, payload))
 
@@ -196,31 +205,37 @@ class FSMSession(Generic[D, C]):
         """For the loop alone. Raises ``RegistrationError`` the second time: an incarnation lives once."""
         if self.loop is not None:
             raise RegistrationError(
-                f"The session {self.fsm_session_id} was registered before; make a new session for a new incarnation."
+                f"The session {self.fsm_session_id} was registered before; make a new one to run again."
             )
         self.loop = loop
 
     def dispatch(self, event: SessionEvent) -> Ending | None:
         """For the loop alone: run one event to completion; the ending if this was the last one."""
+        data = self.data
         try:
-            step = self.table.step(self.state, self.data, event)
-            if step is None:
-                self.dropped += 1
-                logger.info(
-                    "Session %s in state %s dropped the unexpected event %s",
-                    self.fsm_session_id,
-                    self.state,
-                    event.name,
-                )
-                return None
-            self.state = step.state
-            self.data = step.data
-            if step.commands:
-                self.execute(self, step.commands)
+            # The same choice as SessionTable.step makes, without a Step for each event.
+            for guard, action, target, ending in self.table.compiled[self.state].get(event.name, ()):
+                if guard is None or guard(data, event):
+                    if action is None:
+                        self.state = target
+                    else:
+                        after, commands = action(data, event)
+                        self.state = target
+                        self.data = after
+                        if commands:
+                            self.execute(self, commands)
+                    self.ending = ending
+                    return ending
         except Exception as error:
             logger.exception("Session %s failed at %s and ends in error", self.fsm_session_id, event.name)
             self.error = error
             self.ending = Ending.ERROR
             return self.ending
-        self.ending = step.ending
-        return step.ending
+        self.dropped += 1
+        logger.info(
+            "Session %s in state %s dropped the unexpected event %s",
+            self.fsm_session_id,
+            self.state,
+            event.name,
+        )
+        return None

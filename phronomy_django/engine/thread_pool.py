@@ -95,7 +95,7 @@ class ThreadPool(BoundedPool):
     def _run(self, job: Job) -> BaseException | None:
         try:
             value = job.operation() if self._around is None else self._around(job.operation)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - it becomes the result
             self._ended(job, None, error)
             return error
         self._ended(job, value, None)

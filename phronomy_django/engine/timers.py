@@ -37,7 +37,7 @@ class TimerHandle:
         return self._call is not None
 
     def cancel(self) -> bool:
-        """True if the call will never be made; False if it was made, is being made, or was cancelled before."""
+        """True if the call will never be made because of this; False if it comes too late."""
         return self._timers._cancel(self)
 
 
