@@ -159,6 +159,23 @@ class TestNumbers:
     def test_what_is_no_finite_number_of_a_sane_length_is_refused(self, literal: str) -> None:
         assert refused(anything, f'{{"value": {literal}}}').problems[0][0] == ""
 
+    @pytest.mark.parametrize("text", ["NaN", "inf", "-Infinity"])
+    def test_a_number_written_as_text_is_finite_too(self, text: str) -> None:
+        @tool
+        def scale(by: float) -> None: ...
+
+        assert dict(refused(scale, json.dumps({"by": text})).problems) == {
+            "by": "it should be a finite number (got a string)"
+        }
+
+    def test_a_default_of_a_close_type_becomes_the_declared_one(self) -> None:
+        @tool
+        def pay(amount: Decimal = 5) -> None: ...  # type: ignore[assignment]
+
+        bound = parse_arguments(pay, "{}")
+        assert bound.canonical == b'{"amount":"5"}'
+        assert type(bound.kwargs["amount"]) is Decimal
+
     def test_an_integer_that_json_cannot_carry_exactly_is_refused_by_name(self) -> None:
         error = refused(refund, '{"order_id": 9007199254740993, "amount": 1}')
 
@@ -287,14 +304,15 @@ class TestLimits:
     def test_a_hundred_levels_are_taken_and_one_more_is_refused(self) -> None:
         parse_arguments(anything, '{"value":' + "[" * 99 + "]" * 99 + "}")
 
-        assert "100 levels" in str(refused(anything, '{"value":' + "[" * 100 + "]" * 100 + "}"))
+        error = refused(anything, '{"value":' + "[" * 100 + "]" * 100 + "}")
+        assert error.problems == (("", "they are nested deeper than 100 levels"),)
 
     @pytest.mark.parametrize("raw", ["[" * 400_000, '{"a":' * 100_000, '{"value":"' + "[" * 400_000])
     def test_hostile_nesting_is_refused_and_not_followed(self, raw: str) -> None:
         refused(anything, raw)
 
     def test_brackets_inside_strings_and_beside_each_other_are_no_nesting(self) -> None:
-        value = ["[{" * 300, '"' + "[" * 300, "\\", *([] for _ in range(300))]
+        value = ["[{" * 300, '"' + "[" * 300, "\\", *([] for _ in range(300)), *({} for _ in range(300))]
 
         assert parse_arguments(anything, json.dumps({"value": value})).kwargs == {"value": value}
 
@@ -304,6 +322,18 @@ class TestStorableText:
         bound = parse_arguments(anything, r'{"value": {"a\u0000": ["\ud800x", "\\u0000", "\ud83d\ude00"]}}')
 
         assert bound.kwargs == {"value": {"a\ufffd": ["\ufffdx", "\\u0000", "😀"]}}
+
+    def test_two_fields_that_become_one_are_refused(self) -> None:
+        assert "given twice" in str(refused(anything, r'{"value": {"\ud800": 1, "\u0000": 2}}'))
+
+    def test_the_words_of_a_check_are_made_storable(self) -> None:
+        def checked(value: str) -> str:
+            raise ValueError("no\x00")
+
+        def pay(card: str) -> None: ...
+
+        pay.__annotations__["card"] = Annotated[str, AfterValidator(checked)]
+        assert "no\ufffd" in str(refused(tool(pay), '{"card": "x"}'))
 
 
 class TestSurvival:
