@@ -68,7 +68,7 @@ def parse_arguments(definition: ToolDefinition[..., Any], raw_json_text: str) ->
     U+FFFD. Raises ``ToolArgumentError``, written for the model and naming each wrong field, for bad JSON,
     anything but an object, a missing, unknown, repeated or wrong field, more than 1 MB or 100 levels. Raises
     ``SerializationError`` if the tool's types are such that a value does not survive being stored.
-    What a validator of the tool raises besides ValueError and AssertionError is its bug and reaches the caller.
+    Other exceptions of a tool's own validator (not ValueError, AssertionError) reach the caller.
     """
     text = _clean_object_text(definition, raw_json_text)
     model = definition.signature.model
