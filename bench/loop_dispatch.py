@@ -134,5 +134,5 @@ if __name__ == "__main__":
     figures = run(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000)
     for name, value in figures.items():
         print(
-            f"{name:24} {value:12,.2f}" if name.startswith("ratio") else f"{name:24} {value:12,.0f} items/s"
+            f"{name:24} {value:12,.3f}" if name.startswith("ratio") else f"{name:24} {value:12,.0f} items/s"
         )

@@ -13,6 +13,7 @@ from phronomy_django.engine.current import current_event_loop, refuse_on_loop_th
 from phronomy_django.engine.errors import RegistrationError, RuntimeShutdownError
 from phronomy_django.engine.loop_parts import (
     BACKLOG,
+    LAG_SAMPLE,
     AnySession,
     Delivery,
     Gauge,
@@ -63,6 +64,7 @@ class EventLoop:
         self._sessions: dict[str, LiveSession] = {}
         self._unowned = 0
         self._gauge = Gauge()
+        self._max_depth = 0
 
     @property
     def state(self) -> LoopState:
@@ -116,29 +118,40 @@ class EventLoop:
             depth = self._put(Delivery(receiver, message, admission, completion)) if accepted else 0
         if not accepted and completion is not None:
             completion.set_error(self._refusal())
-        if depth > BACKLOG:
+        if depth == BACKLOG + 1:
             self._gauge.warn_of_backlog(self.name, depth, self._monotonic())
         return accepted
 
     def post(self, event: SessionEvent) -> bool:
         """Queue ``event``; False if the loop takes it no more. Dropped if its session is gone by then."""
-        with self._lock:
-            if not self._open:
-                return False
-            depth = self._put(event)
-        if depth > BACKLOG:
-            self._gauge.warn_of_backlog(self.name, depth, self._monotonic())
+        # The busiest path: no lock. The thread ends only if it saw the queue closed and then empty, so an
+        # event that is in the queue before the close was seen is dispatched.
+        queue = self._queue
+        entry = (self._monotonic(), event)
+        queue.append(entry)
+        if not self._open:
+            return self._too_late(entry)
+        depth = len(queue)
+        if depth > self._max_depth:
+            self._max_depth = depth
+            if depth == BACKLOG + 1:  # the loop itself looks after each batch, if it comes to it
+                self._gauge.warn_of_backlog(self.name, depth, entry[0])
+        if self._sleeping:
+            self._wake()
         return True
 
     def post_to_session(self, event: SessionEvent) -> bool:
         """As ``post``, and False, with nothing queued, if the session is not live."""
+        return event.fsm_session_id in self._sessions and self.post(event)
+
+    def _too_late(self, entry: tuple[float, SessionEvent]) -> bool:
+        """The queue was closed when ``entry`` was in it: take it back, or see that it was dispatched."""
         with self._lock:
-            if not self._open or event.fsm_session_id not in self._sessions:
-                return False
-            depth = self._put(event)
-        if depth > BACKLOG:
-            self._gauge.warn_of_backlog(self.name, depth, self._monotonic())
-        return True
+            try:
+                self._queue.remove(entry)
+            except ValueError:
+                return self._state is not LoopState.FAILED
+            return False
 
     def route_execution_event(
         self, receiver: ExecutionReceiver, lookup: Callable[[], SessionEvent | None]
@@ -161,15 +174,20 @@ class EventLoop:
         queue = self._queue
         queue.append((self._monotonic(), item))
         depth = len(queue)
-        if depth > self._gauge.max_depth:
-            self._gauge.max_depth = depth
+        if depth > self._max_depth:
+            self._max_depth = depth
         if self._sleeping:
-            self._sleeping = False
-            if self._handle is None:
-                self._handle = self._scheduler.start(self)
-            else:
-                self._posted.notify()
+            self._wake()
         return depth
+
+    def _wake(self) -> None:
+        with self._lock:
+            if self._sleeping:
+                self._sleeping = False
+                if self._handle is None:
+                    self._handle = self._scheduler.start(self)
+                else:
+                    self._posted.notify()
 
     def _refusal(self) -> BaseException:
         if self.error is not None:
@@ -243,7 +261,8 @@ class EventLoop:
                 if not self._open or not block:
                     return False
                 self._sleeping = True
-                self._posted.wait()
+                if not self._queue:  # posts look at _sleeping after they have queued
+                    self._posted.wait()
             self._sleeping = False
             self._dispatching = True
         set_current_event_loop(self)
@@ -258,15 +277,13 @@ class EventLoop:
 
     def _dispatch_batch(self, limit: int) -> None:
         queue, sessions, monotonic, gauge = self._queue, self._sessions, self._monotonic, self._gauge
-        count, total_lag, max_lag, lag = 0, 0.0, gauge.max_lag, 0.0
+        count = 0
         try:
             while queue and count < limit:
                 posted_at, item = queue.popleft()
-                lag = monotonic() - posted_at
+                if not count & LAG_SAMPLE:
+                    gauge.lag(monotonic() - posted_at)
                 count += 1
-                total_lag += lag
-                if lag > max_lag:
-                    max_lag = lag
                 try:
                     if type(item) is SessionEvent:
                         live = sessions.get(item.fsm_session_id)
@@ -284,7 +301,9 @@ class EventLoop:
                         raise
                     return
         finally:
-            gauge.add(count, lag, total_lag, max_lag)
+            gauge.dispatched += count
+            if len(queue) > BACKLOG:
+                gauge.warn_of_backlog(self.name, len(queue), monotonic())
 
     def _deliver(self, delivery: Delivery) -> None:
         self._current = delivery
@@ -375,9 +394,12 @@ class EventLoop:
             self._failure_told = True
 
     def _settle_rest(self, error: BaseException) -> None:
+        """Leave nobody waiting. After a clean stop the queue holds at most what its producers take back."""
         with self._lock:
-            items = [item for _, item in self._queue]
-            self._queue.clear()
+            items = []
+            if self._state is LoopState.FAILED:
+                items = [item for _, item in self._queue]
+                self._queue.clear()
             sessions = list(self._sessions.values())
             self._sessions.clear()
             self._unowned = 0
@@ -392,7 +414,7 @@ class EventLoop:
 
     def metrics(self) -> LoopMetrics:
         with self._lock:
-            return self._gauge.snapshot(len(self._queue), len(self._sessions))
+            return self._gauge.snapshot(len(self._queue), self._max_depth, len(self._sessions))
 
     def live_sessions(self) -> dict[str, str]:
         """The state of every live session by its id."""

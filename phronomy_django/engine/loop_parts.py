@@ -23,6 +23,8 @@ logger = logging.getLogger("phronomy_django.engine")
 #: A queue deeper than this is worth a warning, at most once in ``BACKLOG_PERIOD`` seconds.
 BACKLOG = 1_000
 BACKLOG_PERIOD = 60.0
+#: Bit mask of the items of a batch whose lag is not read.
+LAG_SAMPLE = 15
 
 AnySession: TypeAlias = FSMSession[Any, Any]
 
@@ -134,25 +136,26 @@ class Receivers:
 
 
 class Gauge:
-    """Depth and lag of a loop's queue, written by its producers (depth) and its thread (the rest)."""
+    """What a loop's thread counts. Lag is read at the first item of a batch and every 16th after it."""
 
-    __slots__ = ("_warned_at", "dispatched", "dropped", "last_lag", "max_depth", "max_lag", "total_lag")
+    __slots__ = ("_warned_at", "dispatched", "dropped", "last_lag", "max_lag", "samples", "total_lag")
 
     def __init__(self) -> None:
-        self.max_depth = 0
         self.dispatched = 0
+        self.samples = 0
         self.dropped = 0
         self.last_lag = 0.0
         self.total_lag = 0.0
         self.max_lag = 0.0
         self._warned_at: float | None = None
 
-    def add(self, count: int, last_lag: float, total_lag: float, max_lag: float) -> None:
-        """A batch of ``count`` items was dispatched, with these lags in seconds."""
-        self.dispatched += count
-        self.last_lag = last_lag
-        self.total_lag += total_lag
-        self.max_lag = max_lag
+    def lag(self, seconds: float) -> None:
+        """A sampled item was posted ``seconds`` before its dispatch."""
+        self.samples += 1
+        self.last_lag = seconds
+        self.total_lag += seconds
+        if seconds > self.max_lag:
+            self.max_lag = seconds
 
     def warn_of_backlog(self, name: str, depth: int, now: float) -> None:
         """Log the backlog unless it was logged within the last ``BACKLOG_PERIOD`` seconds."""
@@ -160,12 +163,12 @@ class Gauge:
             self._warned_at = now
             logger.warning("The event loop %s has a backlog of %d events", name, depth)
 
-    def snapshot(self, depth: int, sessions: int) -> LoopMetrics:
+    def snapshot(self, depth: int, max_depth: int, sessions: int) -> LoopMetrics:
         return LoopMetrics(
             queue_depth=depth,
-            max_queue_depth=self.max_depth,
+            max_queue_depth=max_depth,
             last_lag=self.last_lag,
-            average_lag=self.total_lag / self.dispatched if self.dispatched else 0.0,
+            average_lag=self.total_lag / self.samples if self.samples else 0.0,
             max_lag=self.max_lag,
             dispatched=self.dispatched,
             dropped=self.dropped,

@@ -62,7 +62,7 @@ class OffloadPool(Protocol):
         result is settled where the work ended by itself or never started, afterwards if it was abandoned.
 
         A full queue raises ``BackpressureError``; ``on_full="wait"`` waits for room and is refused
-        on the loop's thread. With a ``reservation`` the work takes that slot and never queues. A closed pool
+        on the loop's thread. With a ``reservation`` it takes that slot, never queues. A closed pool
         raises ``RuntimeShutdownError``. When ``submit`` raises, nothing was created and a reservation given to
         it is released.
         """
@@ -87,7 +87,7 @@ class OffloadPool(Protocol):
 
 
 class BoundedPool(ABC):
-    """Slots, the queue for them, reservations, timeouts, cancellation, closing. A kind says where bodies run."""
+    """Slots, the queue for them, reservations, timeouts, closing. A kind says where bodies run."""
 
     def __init__(
         self, name: str, *, size: int, queue_size: int, scheduler: Scheduler, timers: Timers | None = None
