@@ -100,6 +100,9 @@ class DeterministicScheduler:
     steps of runnable workers until its predicate holds. When nothing is runnable, time moves to the next
     timer. When there is no timer either and no timeout, ``DeadlockError`` tells which workers there are.
 
+    A body that itself waits stays on the stack meanwhile, and an outer wait returns only after it: the times
+    at which things happen are right, the moment at which an outer wait returns may be later.
+
     ``seed`` None lets workers take turns in the order in which they were started; a number draws the next
     one at random. With ``real_time`` the machine's clock is used and waiting for a timer takes its time.
     """
