@@ -77,10 +77,8 @@ class EventLoop:
 
     def start(self) -> None:
         """Start the thread now rather than with the first post. Idempotent."""
-        with self._lock:
-            if self._handle is None and self._state is LoopState.RUNNING:
-                self._sleeping = False
-                self._handle = self._scheduler.start(self)
+        if self._state is LoopState.RUNNING and self._handle is None:
+            self._wake()
 
     # --- receivers ----------------------------------------------------------------------------------------
 
@@ -115,10 +113,15 @@ class EventLoop:
         self._receivers.refuse_unknown(receiver)
         with self._lock:
             accepted = self._state is LoopState.RUNNING if admission else self._open
-            depth = self._put(Delivery(receiver, message, admission, completion)) if accepted else 0
+            if accepted:
+                self._queue.append((self._monotonic(), Delivery(receiver, message, admission, completion)))
+            depth = len(self._queue)
+            self._max_depth = max(depth, self._max_depth)
+            if accepted and self._sleeping:
+                self._wake()
         if not accepted and completion is not None:
             completion.set_error(self._refusal())
-        if depth == BACKLOG + 1:
+        if accepted and depth == BACKLOG + 1:
             self._gauge.warn_of_backlog(self.name, depth, self._monotonic())
         return accepted
 
@@ -170,16 +173,6 @@ class EventLoop:
         """The one lock over feature state and the idle decision; take it around what ``idle`` reads."""
         return self._lock
 
-    def _put(self, item: SessionEvent | Delivery) -> int:
-        queue = self._queue
-        queue.append((self._monotonic(), item))
-        depth = len(queue)
-        if depth > self._max_depth:
-            self._max_depth = depth
-        if self._sleeping:
-            self._wake()
-        return depth
-
     def _wake(self) -> None:
         with self._lock:
             if self._sleeping:
@@ -192,9 +185,7 @@ class EventLoop:
     def _refusal(self) -> BaseException:
         if self.error is not None:
             return self.error
-        return RuntimeShutdownError(
-            f"The event loop {self.name!r} is {self._state}; nothing new is admitted."
-        )
+        return RuntimeShutdownError(f"The event loop {self.name!r} is {self._state} and admits nothing new.")
 
     # --- admission and sessions -------------------------------------------------------------------------
 
@@ -216,13 +207,8 @@ class EventLoop:
             yield
 
     def _accepted_before_drain(self, receiver: ExecutionReceiver) -> bool:
-        current = self._current
-        return (
-            self._state is LoopState.DRAINING
-            and current is not None
-            and current.admission
-            and current.receiver is receiver
-        )
+        current = self._current if self._state is LoopState.DRAINING else None
+        return current is not None and current.admission and current.receiver is receiver
 
     def register(
         self,
@@ -288,7 +274,7 @@ class EventLoop:
                     if type(item) is SessionEvent:
                         live = sessions.get(item.fsm_session_id)
                         if live is None:
-                            self._drop(item)
+                            gauge.drop(item)
                             continue
                         ending = live.session.dispatch(item)
                         if ending is not None:
@@ -318,10 +304,6 @@ class EventLoop:
             self._unowned -= live.receiver is None
         live.retire(ending)
 
-    def _drop(self, event: SessionEvent) -> None:
-        self._gauge.dropped += 1
-        logger.info("Dropped the late event %s for session %s", event.name, event.fsm_session_id)
-
     def runnable(self) -> bool:
         return bool(self._queue)
 
@@ -350,9 +332,8 @@ class EventLoop:
     def wait_until_idle(self, deadline: float) -> bool:
         """Wait until ``idle``; its value at ``deadline`` (monotonic seconds), or when the loop has ended."""
         ended = (LoopState.TERMINATED, LoopState.FAILED)
-        self._scheduler.wait(
-            lambda: self._state in ended or self.idle(), max(0.0, deadline - self._monotonic())
-        )
+        left = max(0.0, deadline - self._monotonic())
+        self._scheduler.wait(lambda: self._state in ended or self.idle(), left)
         return self.idle()
 
     def stop(self, deadline: float) -> LoopStop:
@@ -396,19 +377,14 @@ class EventLoop:
     def _settle_rest(self, error: BaseException) -> None:
         """Leave nobody waiting. After a clean stop the queue holds at most what its producers take back."""
         with self._lock:
-            items = []
-            if self._state is LoopState.FAILED:
-                items = [item for _, item in self._queue]
-                self._queue.clear()
-            sessions = list(self._sessions.values())
+            completions = [live.completion for live in self._sessions.values()]
+            while self._queue and self._state is LoopState.FAILED:
+                completions.append(getattr(self._queue.popleft()[1], "completion", None))
             self._sessions.clear()
             self._unowned = 0
-        for item in items:
-            if isinstance(item, Delivery) and item.completion is not None:
-                item.completion.set_error(error)
-        for live in sessions:
-            if live.completion is not None:
-                live.completion.set_error(error)
+        for completion in completions:
+            if completion is not None:
+                completion.set_error(error)
 
     # --- readings ---------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from phronomy_django.engine.errors import RegistrationError, SessionEndedError
 from phronomy_django.engine.metrics import LoopMetrics
 from phronomy_django.engine.receivers import ExecutionReceiver
 from phronomy_django.engine.results import TaskResult
-from phronomy_django.engine.sessions import Ending, FSMSession, SessionEnd
+from phronomy_django.engine.sessions import Ending, FSMSession, SessionEnd, SessionEvent
 
 if TYPE_CHECKING:
     from phronomy_django.engine.loop import EventLoop
@@ -156,6 +156,11 @@ class Gauge:
         self.total_lag += seconds
         if seconds > self.max_lag:
             self.max_lag = seconds
+
+    def drop(self, event: SessionEvent) -> None:
+        """An event came for a session that is not live."""
+        self.dropped += 1
+        logger.info("Dropped the late event %s for session %s", event.name, event.fsm_session_id)
 
     def warn_of_backlog(self, name: str, depth: int, now: float) -> None:
         """Log the backlog unless it was logged within the last ``BACKLOG_PERIOD`` seconds."""

@@ -63,8 +63,8 @@ class OffloadPool(Protocol):
 
         A full queue raises ``BackpressureError``; ``on_full="wait"`` waits for room and is refused
         on the loop's thread. With a ``reservation`` it takes that slot, never queues. A closed pool
-        raises ``RuntimeShutdownError``. When ``submit`` raises, nothing was created and a reservation given to
-        it is released.
+        raises ``RuntimeShutdownError``. When ``submit`` raises, nothing was created and a reservation that
+        it was given is released.
         """
 
     def try_reserve(self) -> Reservation | None:

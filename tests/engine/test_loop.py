@@ -590,3 +590,58 @@ def test_a_backlog_over_a_thousand_is_warned_of_at_most_once_a_minute(
     scheduler.step()
     scheduler.step()
     assert warnings() == 2
+
+
+def test_a_stuck_loop_is_warned_of_by_its_producers(
+    loop: EventLoop, receiver: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = counting_session()
+    loop.register(session, receiver=receiver)
+    for _ in range(BACKLOG):
+        session.post("count")
+    assert not caplog.records
+    session.post("count")
+    assert "backlog of 1001" in caplog.text
+
+
+def test_the_thread_may_be_started_before_the_first_post(threads: Runtime) -> None:
+    threads.loop.start()
+    threads.loop.start()
+    assert [thread.name for thread in threading.enumerate()].count("phronomy") == 1
+
+
+def test_what_ends_the_process_fails_the_loop_and_goes_on_up(
+    loop: EventLoop, receiver: Recorder, scheduler: DeterministicScheduler
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    loop.post_execution(receiver, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        scheduler.run_until_idle()
+    assert loop.state is LoopState.FAILED
+    assert current_event_loop() is None
+
+
+def test_a_drain_that_finds_a_failed_loop_does_not_wait(
+    loop: EventLoop, receiver: Recorder, scheduler: DeterministicScheduler
+) -> None:
+    loop.post_execution(receiver, lambda: 1 / 0)
+    receiver.busy = True
+    scheduler.run_until_idle()
+    assert not loop.wait_until_idle(50)
+    assert scheduler.clock.monotonic() == 0
+
+
+def test_late_cleanup_of_a_loop_is_done_once_by_several_stops(threads: Runtime) -> None:
+    receiver = Recorder(threads.loop)
+    threads.loop.register_receiver("recorder", receiver)
+    threads.loop.post_execution(receiver, "one")
+    deadline = threads.scheduler.clock.monotonic() + 5
+    stops = [threading.Thread(target=lambda: threads.loop.stop(deadline)) for _ in range(4)]
+    for thread in stops:
+        thread.start()
+    for thread in stops:
+        thread.join(10)
+    assert receiver.shutdowns == [None]
+    assert receiver.messages == ["one"]

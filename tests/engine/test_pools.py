@@ -415,6 +415,19 @@ def test_a_body_that_ends_its_process_ends_only_itself_on_a_thread(threads: Runt
     assert pool.submit(lambda: "still here").wait_result(5) == "still here"
 
 
+def test_inline_a_body_that_ends_the_process_goes_on_up(
+    pool: ThreadPool, scheduler: DeterministicScheduler
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    task = pool.submit(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        scheduler.run_until_idle()
+    assert isinstance(task.error, KeyboardInterrupt)
+    assert pool.submit(lambda: 1).wait_result() == 1
+
+
 def test_many_threads_share_a_pool_and_every_job_ends_once(threads: Runtime) -> None:
     pool = threads.pool("default")
     ends: list[int] = []
