@@ -50,7 +50,8 @@ class EventLoop:
         self._monotonic = scheduler.clock.monotonic
         self._lock = threading.RLock()
         self._posted = threading.Condition(self._lock)
-        self._queue: deque[tuple[float, SessionEvent | Delivery]] = deque()
+        self._queue: deque[SessionEvent | Delivery] = deque()
+        self._stamps: deque[float] = deque()  # when each was posted; appended before the item, never fewer
         self._state = LoopState.RUNNING
         self._open = True
         self._sleeping = True
@@ -79,8 +80,6 @@ class EventLoop:
         """Start the thread now rather than with the first post. Idempotent."""
         if self._state is LoopState.RUNNING and self._handle is None:
             self._wake()
-
-    # --- receivers ----------------------------------------------------------------------------------------
 
     def register_receiver(self, key: str, receiver: ExecutionReceiver) -> None:
         """Attach ``receiver``, while running, once, and only to the loop that it is bound to."""
@@ -114,7 +113,8 @@ class EventLoop:
         with self._lock:
             accepted = self._state is LoopState.RUNNING if admission else self._open
             if accepted:
-                self._queue.append((self._monotonic(), Delivery(receiver, message, admission, completion)))
+                self._stamps.append(self._monotonic())
+                self._queue.append(Delivery(receiver, message, admission, completion))
             depth = len(self._queue)
             self._max_depth = max(depth, self._max_depth)
             if accepted and self._sleeping:
@@ -127,18 +127,17 @@ class EventLoop:
 
     def post(self, event: SessionEvent) -> bool:
         """Queue ``event``; False if the loop takes it no more. Dropped if its session is gone by then."""
-        # The busiest path: no lock. The thread ends only if it saw the queue closed and then empty, so an
-        # event that is in the queue before the close was seen is dispatched.
+        # The busiest path: no lock. The thread ends only if it sees the queue closed and then empty.
         queue = self._queue
-        entry = (self._monotonic(), event)
-        queue.append(entry)
+        self._stamps.append(self._monotonic())
+        queue.append(event)
         if not self._open:
-            return self._too_late(entry)
+            return self._too_late(event)
         depth = len(queue)
         if depth > self._max_depth:
             self._max_depth = depth
             if depth == BACKLOG + 1:  # the loop itself looks after each batch, if it comes to it
-                self._gauge.warn_of_backlog(self.name, depth, entry[0])
+                self._gauge.warn_of_backlog(self.name, depth, self._monotonic())
         if self._sleeping:
             self._wake()
         return True
@@ -147,14 +146,18 @@ class EventLoop:
         """As ``post``, and False, with nothing queued, if the session is not live."""
         return event.fsm_session_id in self._sessions and self.post(event)
 
-    def _too_late(self, entry: tuple[float, SessionEvent]) -> bool:
-        """The queue was closed when ``entry`` was in it: take it back, or see that it was dispatched."""
+    def _too_late(self, event: SessionEvent) -> bool:
+        """The queue was closed when ``event`` was in it: take it back, or see that it was dispatched."""
         with self._lock:
-            try:
-                self._queue.remove(entry)
-            except ValueError:
-                return self._state is not LoopState.FAILED
-            return False
+            while True:
+                try:
+                    self._queue.remove(event)
+                except ValueError:
+                    return self._state is not LoopState.FAILED
+                except IndexError:  # the queue changed under the search
+                    continue
+                self._stamps.pop()
+                return False
 
     def route_execution_event(
         self, receiver: ExecutionReceiver, lookup: Callable[[], SessionEvent | None]
@@ -202,13 +205,11 @@ class EventLoop:
             )
         self._receivers.refuse_unknown(receiver)
         with self._lock:
-            if self._state is not LoopState.RUNNING and not self._accepted_before_drain(receiver):
+            current = self._current if self._state is LoopState.DRAINING else None
+            accepted_before = current is not None and current.admission and current.receiver is receiver
+            if self._state is not LoopState.RUNNING and not accepted_before:
                 raise self._refusal()
             yield
-
-    def _accepted_before_drain(self, receiver: ExecutionReceiver) -> bool:
-        current = self._current if self._state is LoopState.DRAINING else None
-        return current is not None and current.admission and current.receiver is receiver
 
     def register(
         self,
@@ -221,8 +222,7 @@ class EventLoop:
         With a ``completion`` that is settled at the end (failed for error and recovery_required), with a
         ``receiver`` it hears of the end; either returns None at once. With neither, this waits for the end,
         and returns or raises it; refused on the loop's thread. Raises ``RuntimeShutdownError`` unless the
-        loop is running (or, on its own thread, draining) and ``RegistrationError`` for a second registration
-        or a receiver of another loop.
+        loop is running (or, on its own thread, draining), ``RegistrationError`` for the second time.
         """
         waits = completion is None and receiver is None
         if waits:
@@ -262,17 +262,17 @@ class EventLoop:
         return True
 
     def _dispatch_batch(self, limit: int) -> None:
-        queue, sessions, monotonic, gauge = self._queue, self._sessions, self._monotonic, self._gauge
-        count = 0
+        queue, live_session, gauge = self._queue, self._sessions.get, self._gauge
+        take, take_stamp, count = queue.popleft, self._stamps.popleft, 0
         try:
             while queue and count < limit:
-                posted_at, item = queue.popleft()
+                item, posted_at = take(), take_stamp()
                 if not count & LAG_SAMPLE:
-                    gauge.lag(monotonic() - posted_at)
+                    gauge.lag(self._monotonic() - posted_at)
                 count += 1
                 try:
                     if type(item) is SessionEvent:
-                        live = sessions.get(item.fsm_session_id)
+                        live = live_session(item[0])
                         if live is None:
                             gauge.drop(item)
                             continue
@@ -289,7 +289,7 @@ class EventLoop:
         finally:
             gauge.dispatched += count
             if len(queue) > BACKLOG:
-                gauge.warn_of_backlog(self.name, len(queue), monotonic())
+                gauge.warn_of_backlog(self.name, len(queue), self._monotonic())
 
     def _deliver(self, delivery: Delivery) -> None:
         self._current = delivery
@@ -319,9 +319,8 @@ class EventLoop:
         """Whether nothing is pending: no queued or running delivery, no live session that nobody owns, and
         every receiver says that it is idle."""
         with self._lock:
-            if self._queue or self._dispatching or self._unowned:
-                return False
-            return self._receivers.all_idle()
+            pending = self._queue or self._dispatching or self._unowned
+            return not pending and self._receivers.all_idle()
 
     def begin_draining(self) -> None:
         """Take no further admission; what was admitted goes on. Idempotent."""
@@ -332,8 +331,8 @@ class EventLoop:
     def wait_until_idle(self, deadline: float) -> bool:
         """Wait until ``idle``; its value at ``deadline`` (monotonic seconds), or when the loop has ended."""
         ended = (LoopState.TERMINATED, LoopState.FAILED)
-        left = max(0.0, deadline - self._monotonic())
-        self._scheduler.wait(lambda: self._state in ended or self.idle(), left)
+        left = deadline - self._monotonic()
+        self._scheduler.wait(lambda: self._state in ended or self.idle(), max(0.0, left))
         return self.idle()
 
     def stop(self, deadline: float) -> LoopStop:
@@ -379,14 +378,12 @@ class EventLoop:
         with self._lock:
             completions = [live.completion for live in self._sessions.values()]
             while self._queue and self._state is LoopState.FAILED:
-                completions.append(getattr(self._queue.popleft()[1], "completion", None))
+                completions.append(getattr(self._queue.popleft(), "completion", None))
             self._sessions.clear()
             self._unowned = 0
         for completion in completions:
             if completion is not None:
                 completion.set_error(error)
-
-    # --- readings ---------------------------------------------------------------------------------------
 
     def metrics(self) -> LoopMetrics:
         with self._lock:
