@@ -10,6 +10,7 @@ upper bound that Python allows.
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import statistics
 import sys
@@ -131,6 +132,7 @@ def run(events: int = 100_000, rounds: int = ROUNDS) -> dict[str, float]:
 
 
 if __name__ == "__main__":
+    logging.getLogger("phronomy_django.engine").setLevel(logging.ERROR)  # a backlog is the point here
     figures = run(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000)
     for name, value in figures.items():
         print(
