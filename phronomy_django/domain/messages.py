@@ -1,8 +1,7 @@
 """The values that travel between an agent, a model and its tools.
 
 All are frozen and carry no live object. ``as_json`` gives the shape that is hashed and stored;
-``*_from_json`` reads it back.
-reads it back. Bytes never sit inside a message: an ``Image`` or ``File`` names its content.
+``*_from_json`` reads it back. Bytes never sit inside a message: an ``Image`` or ``File`` names its content.
 """
 
 from __future__ import annotations

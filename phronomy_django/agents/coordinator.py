@@ -1,0 +1,434 @@
+"""The coordinator of one execution: carries out what its session asks for, through the store and the pools.
+
+Lives on the loop thread. It holds no decision: those are in the session table.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from phronomy_django.agents import bodies
+from phronomy_django.agents.barriers import Barriers, Start
+from phronomy_django.agents.commands import (
+    PREPARATION,
+    Abandon,
+    CancelWork,
+    Command,
+    Commit,
+    Committed,
+    EventName,
+    Fail,
+    Finish,
+    Limits,
+    LLMEnded,
+    Prepare,
+    Prepared,
+    StartLLM,
+    StartTools,
+    ToolEnded,
+)
+from phronomy_django.agents.draft import Built
+from phronomy_django.agents.hooks import ExecutionInfo, admission_hook, terminal_hook
+from phronomy_django.agents.live import LiveAgent
+from phronomy_django.agents.operations import Operation, OperationRunner
+from phronomy_django.agents.results import ExecutionResult, ExecutionTask, Feed
+from phronomy_django.agents.run import ContextMessage, ProviderOutcome, Run, Stop, ToolOutcome, ToolState
+from phronomy_django.agents.services import Services
+from phronomy_django.agents.session import TABLE
+from phronomy_django.agents.tool_bodies import ToolBodies
+from phronomy_django.domain.statuses import StopKind, ToolInvocationStatus
+from phronomy_django.engine import FSMSession, SessionEvent, TaskResult, TaskTimeoutError
+from phronomy_django.llm import LLMError
+from phronomy_django.store import CommitAnswer, Unknown
+from phronomy_django.store import Committed as CommitDone
+
+if TYPE_CHECKING:
+    from phronomy_django.agents.receiver import AgentsReceiver
+
+__all__ = ["CommitAnswered", "CommitDue", "Coordinator"]
+
+logger = logging.getLogger("phronomy_django.agents")
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAnswered:
+    """The writer has answered for a barrier of this session."""
+
+    execution_id: str
+    fsm_session_id: str
+    built: Built
+    answer: CommitAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class CommitDue:
+    """A barrier that was put off may be tried again."""
+
+    execution_id: str
+    fsm_session_id: str
+    barrier: str
+
+
+class Coordinator:
+    """One execution on the loop. ``tasks`` are the callers that wait for it."""
+
+    def __init__(
+        self,
+        *,
+        receiver: AgentsReceiver,
+        services: Services,
+        runner: OperationRunner,
+        live: LiveAgent,
+        start: Start,
+        task: ExecutionTask,
+        feed: Feed,
+    ) -> None:
+        self.receiver = receiver
+        self.services = services
+        self.runner = runner
+        self.live = live
+        self.start = start
+        self.feed = feed
+        self.tasks = [task]
+        self.stop_tasks: list[TaskResult[bool]] = []
+        self.recovery_required = False
+        self._timers: list[Any] = []
+        self._operations: frozenset[str] = frozenset()
+        self.barriers = Barriers(
+            live=live,
+            owner_id=services.runtime_id,
+            work_for=runner.fresh,
+            current=runner.current,
+            leftovers=lambda: runner.still_running(self._operations),
+        )
+        own = (ContextMessage(start.message, start.body),)
+        run = Run(
+            execution_id=start.execution_id,
+            revision=1,
+            prepared=not live.definition.has_preparation,
+            history=live.context,
+            own=own,
+            knowledge=live.knowledge,
+        )
+        self.session: FSMSession[Run, Command] = FSMSession(table=TABLE, data=run, execute=self.execute)
+
+    # --- beginning and outside events -----------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Register the session and ask for B1."""
+        services = self.services
+        services.loop.register(self.session, receiver=self.receiver)
+        self.post(EventName.BEGIN)
+        now = services.now()
+        if self.start.deadline is not None:
+            self._stop_after((self.start.deadline - now).total_seconds(), StopKind.DEADLINE, "")
+        wall_time = self.live.definition.usage_limits.wall_time
+        if wall_time is not None:
+            self._stop_after(wall_time, StopKind.LIMIT, "wall_time")
+
+    def stop(self, stop: Stop, completion: TaskResult[bool] | None = None) -> None:
+        """Ask for a stop; ``completion`` answers True once its row is committed, False if the end came first."""
+        if completion is not None:
+            if self.session.data.stop_accepted:
+                completion.set_result(True)
+            else:
+                self.stop_tasks.append(completion)
+        self.post(EventName.STOP, stop)
+
+    def post(self, name: EventName, payload: Any = None) -> None:
+        self.services.loop.post_to_session(SessionEvent(self.session.fsm_session_id, name, payload))
+
+    def committed(self, message: CommitAnswered) -> None:
+        """The writer's answer: revisions and sequences become live now, and only now (HARD_POINTS 13)."""
+        built = message.built
+        if isinstance(message.answer, CommitDone):
+            self.live.position = built.position
+            self._operations |= built.work
+            for row in built.events:
+                self.feed.stored(row.type, row.sequence, row.payload)
+            self.post(EventName.COMMITTED, Committed(built.changes, built.work))
+            if built.transition.barrier == "stop":
+                self._answer_stops(True)
+            return
+        self.runner.release(built.work)
+        name = EventName.UNKNOWN if isinstance(message.answer, Unknown) else EventName.REFUSED
+        self.post(name, message.answer.error)
+
+    # --- commands ---------------------------------------------------------------------------------------
+
+    def execute(self, session: FSMSession[Run, Command], commands: Sequence[Command]) -> None:
+        run = session.data
+        for command in commands:
+            match command:
+                case Commit(barrier, delay):
+                    self._commit(run, barrier, delay)
+                case Prepare():
+                    self._prepare(run)
+                case StartLLM():
+                    self._start_llm(run)
+                case StartTools():
+                    self._start_tools(run)
+                case CancelWork():
+                    self._cancel_work(run)
+                case Finish():
+                    self._finish(run)
+                case Fail(error):
+                    self._fail(error)
+                case Abandon(error):
+                    self.recovery_required = True
+                    self._fail(error)
+
+    def _commit(self, run: Run, barrier: str, delay: float) -> None:
+        services, execution_id, session_id = self.services, run.execution_id, self.session.fsm_session_id
+        if delay:
+            due = CommitDue(execution_id, session_id, barrier)
+            self._timers.append(services.timers.call_later(delay, lambda: self.receiver.post(due)))
+            return
+        built = self._build(run, barrier)
+        services.writer.submit(
+            built.transition,
+            lambda answer: self.receiver.post(CommitAnswered(execution_id, session_id, built, answer)),
+        )
+
+    def commit_again(self, barrier: str) -> None:
+        self._commit(self.session.data, barrier, 0.0)
+
+    def _build(self, run: Run, barrier: str) -> Built:
+        now, barriers, definition = self.services.now(), self.barriers, self.live.definition
+        match barrier:
+            case "b1" | "b1_b2":
+                hook = admission_hook(definition, self._info()) if definition.has_on_admission else None
+                return barriers.admission(run, self.start, now, dispatch=barrier == "b1_b2", hook=hook)
+            case "b2" | "b3_b2" | "b5_b2":
+                return barriers.dispatch(run, now, barrier)
+            case "b3_b4":
+                return barriers.tools(run, now)
+            case "b3":
+                return barriers.outcome(run, now)
+            case "stop":
+                return barriers.stop(run, now)
+            case _:
+                hook = None
+                if definition.has_on_terminal:
+                    hook = terminal_hook(definition, self._info(), self._result(run))
+                return barriers.end(run, now, barrier, hook)
+
+    def _info(self) -> ExecutionInfo:
+        start = self.start
+        return ExecutionInfo(
+            agent_id=self.live.agent_id,
+            execution_id=start.execution_id,
+            input=start.message,
+            durable_context=start.durable_context,
+        )
+
+    # --- preparation and provider calls --------------------------------------------------------------------
+
+    def _prepare(self, run: Run) -> None:
+        definition = self.live.definition
+        facts = bodies.Preparation(
+            agent_id=self.live.agent_id,
+            execution_id=run.execution_id,
+            durable_context=self.start.durable_context,
+            knowledge=run.knowledge,
+        )
+
+        def done(result: TaskResult[dict[str, Any]]) -> None:
+            if result.error is not None:
+                self.post(EventName.PREPARED, Prepared({}, bodies.failure_of(result.error)))
+            else:
+                self.post(EventName.PREPARED, Prepared(result.result()))
+            self.post(EventName.WORK_ENDED, PREPARATION)
+
+        self.services.pools["default"].submit(
+            lambda: bodies.prepare(definition, run, facts), on_full="wait"
+        ).on_complete(done)
+
+    def _start_llm(self, run: Run) -> None:
+        call, definition = run.call, self.live.definition
+        assert call is not None  # noqa: S101 - B2 was committed with it
+        adapter, model_name = definition.adapters[call.model_index]
+        request = bodies.provider_request(definition, run, model_name)
+        self.feed.active_call = call.llm_call_id
+        feed, llm_call_id = self.feed, call.llm_call_id
+        on_delta: Callable[[str], None] | None = None
+        if self.start.stream or feed.wanted:
+
+            def on_delta(text: str) -> None:
+                feed.token(llm_call_id, text)
+
+        asynchronous = call.work.pool in self.services.coroutine_pools
+        body = bodies.provider_body(
+            definition, adapter, request, on_delta, database=self.services.database, in_thread=not asynchronous
+        )
+
+        def retry(error: BaseException, attempt: int) -> float | None:
+            if not isinstance(error, LLMError) or not error.retryable:
+                return None
+            if not definition.replay_safe and not error.not_performed:
+                return None
+            return definition.llm_retry.delay(attempt, error.retry_after, llm_call_id)
+
+        def ended(value: ProviderOutcome | None, error: BaseException | None, over: bool) -> None:
+            attempts = self.runner.current(call.work).attempt
+            outcome = (
+                ProviderOutcome(failure=bodies.failure_of(error), attempts=attempts)
+                if value is None or error is not None
+                else bodies.with_attempts(value, attempts)
+            )
+            feed.active_call = ""
+            current = self.session.data
+            limits = self._limits(current, outcome)
+            physically_over = call.work.operation_id if over else ""
+            self.post(EventName.LLM_ENDED, LLMEnded(llm_call_id, outcome, limits, physically_over))
+
+        self._start_operation(run, call.work, body, retry, ended, timeout=None, interruptible=asynchronous)
+
+    def _limits(self, run: Run, outcome: ProviderOutcome) -> Limits:
+        definition = self.live.definition
+        return Limits(
+            max_iterations=definition.max_iterations,
+            model_count=len(definition.models),
+            exceeded=bodies.exceeded_limit(definition.usage_limits, run, outcome),
+            separate_end=definition.has_on_terminal,
+        )
+
+    def _start_operation(
+        self,
+        run: Run,
+        work: Any,
+        body: Callable[[int], Callable[[], Any]],
+        retry: Callable[[BaseException, int], float | None],
+        ended: Callable[[Any, BaseException | None, bool], None],
+        *,
+        timeout: float | None,
+        interruptible: bool,
+        token: Any = None,
+    ) -> None:
+        operation = Operation(
+            work=work,
+            root_id=self.live.root_id,
+            fencing_token=self.live.fencing_token,
+            body=body,
+            retry=retry,
+            ended=ended,
+            over=lambda: self.post(EventName.WORK_ENDED, work.operation_id),
+            timeout=timeout,
+            interruptible=interruptible,
+        )
+        if token is not None:
+            operation.token = token
+        self.runner.start(operation)
+
+    # --- tools ------------------------------------------------------------------------------------------
+
+    def _start_tools(self, run: Run) -> None:
+        for tool in run.tools:
+            if tool.work is not None and tool.outcome is None:
+                self._start_tool(run, tool)
+
+    def _start_tool(self, run: Run, state: ToolState) -> None:
+        tool, work = state.tool, state.work
+        assert tool is not None and work is not None  # noqa: S101 - it was dispatched
+        bodies_of_tool = ToolBodies(
+            services=self.services, live=self.live, start=self.start, run=run, state=state, runner=self.runner
+        )
+
+        def ended(value: ToolOutcome | None, error: BaseException | None, over: bool) -> None:
+            attempts = self.runner.current(work).attempt
+            if error is None and value is not None:
+                outcome = value
+            elif isinstance(error, TaskTimeoutError):
+                bodies_of_tool.token.cancel()
+                text = f"The tool did not answer within {tool.timeout} s."
+                outcome = ToolOutcome(status=ToolInvocationStatus.TIMED_OUT, text=text, attempts=attempts)
+            else:
+                assert error is not None  # noqa: S101 - no value means an error
+                outcome = bodies.tool_failure(error, attempts)
+            physically_over = work.operation_id if over else ""
+            self.post(EventName.TOOL_ENDED, ToolEnded(state.tool_invocation_id, outcome, physically_over))
+
+        if tool.cooperative:
+            value, error = bodies_of_tool.call_on_loop()
+            ended(value, error, True)
+            return
+        self._start_operation(
+            run,
+            work,
+            bodies_of_tool.body,
+            bodies_of_tool.retry,
+            ended,
+            timeout=tool.timeout,
+            interruptible=tool.is_async and work.pool in self.services.coroutine_pools,
+            token=bodies_of_tool.token,
+        )
+
+    # --- stop and end -------------------------------------------------------------------------------------
+
+    def _cancel_work(self, run: Run) -> None:
+        self.feed.active_call = ""
+        unstarted = []
+        for operation_id in sorted(run.running - {PREPARATION}):
+            if not self.runner.knows(operation_id):
+                unstarted.append(operation_id)
+            else:
+                self.runner.cancel(operation_id)
+        self.runner.release(frozenset(unstarted))
+        for operation_id in unstarted:
+            self.post(EventName.WORK_ENDED, operation_id)
+
+    def _result(self, run: Run) -> ExecutionResult:
+        ending = run.ending
+        assert ending is not None  # noqa: S101 - asked for only at the end
+        return ExecutionResult(
+            execution_id=run.execution_id,
+            status=ending.status,
+            usage=run.usage,
+            reason=ending.reason,
+            error=ending.failure,
+            raw_output=ending.output,
+            decoder=self.live.definition.decode_output,
+        )
+
+    def _finish(self, run: Run) -> None:
+        result = self._result(run)
+        self._leave()
+        self.receiver.finished(self, run.own)
+        for task in self.tasks:
+            task.set_result(result)
+        self._answer_stops(False)
+
+    def _fail(self, error: BaseException) -> None:
+        self._leave()
+        self.receiver.failed(self, error)
+        for task in self.tasks:
+            task.set_error(error)
+        for waiting in self.stop_tasks:
+            waiting.set_error(error)
+        self.stop_tasks.clear()
+
+    def _answer_stops(self, accepted: bool) -> None:
+        waiting, self.stop_tasks = self.stop_tasks, []
+        for task in waiting:
+            task.set_result(accepted)
+
+    def _leave(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        self.feed.active_call = ""
+        self.runner.forget(self._operations)
+
+    def abandon(self, error: BaseException) -> None:
+        """The loop is gone: settle the callers; the rows say how far the execution came."""
+        self._leave()
+        for task in (*self.tasks, *self.stop_tasks):
+            task.set_error(error)
+
+    def _stop_after(self, seconds: float, kind: StopKind, reason: str) -> None:
+        def due() -> None:
+            self.post(EventName.STOP, Stop(kind=kind, reason=reason, at=self.services.now()))
+
+        self._timers.append(self.services.timers.call_later(max(0.0, seconds), due))

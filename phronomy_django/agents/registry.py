@@ -1,0 +1,84 @@
+"""Which agent definitions this process has: filled by ``@register`` and by autodiscovery of ``agents.py``."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, TypeVar
+
+from django.utils.module_loading import autodiscover_modules
+
+from phronomy_django.agents.definition import Definition, compile_definition
+from phronomy_django.domain.errors import ConfigurationError, NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from phronomy_django.agents.agent import Agent
+
+__all__ = ["autodiscover", "definition_of", "definitions", "find_definition", "register", "unregister"]
+
+A = TypeVar("A", bound="type[Agent]")
+
+_lock = threading.Lock()
+_by_id: dict[str, Definition] = {}
+
+
+def register(cls: A) -> A:
+    """Class decorator: make an agent definition known to this process.
+
+    Raises ``ConfigurationError`` if an attribute does not fit or if another class has the same
+    ``definition_id``. The same class may be registered again (a reload); the newer one counts.
+    """
+    definition = compile_definition(cls)
+    with _lock:
+        known = _by_id.get(definition.definition_id)
+        if known is not None and _name(known.agent_class) != _name(cls):
+            raise ConfigurationError(
+                f"Two agents have the definition_id {definition.definition_id!r}: {_name(known.agent_class)} and "
+                f"{_name(cls)}. Give one of them another id."
+            )
+        _by_id[definition.definition_id] = definition
+    cls._definition = definition
+    return cls
+
+
+def unregister(cls: type[Agent]) -> None:
+    """Forget a definition (tests)."""
+    with _lock:
+        known = _by_id.get(cls.definition_id)
+        if known is not None and known.agent_class is cls:
+            del _by_id[cls.definition_id]
+
+
+def definition_of(cls: type[Agent]) -> Definition:
+    """The compiled definition of a registered class; raises ``ConfigurationError`` for any other."""
+    definition = cls.__dict__.get("_definition")
+    if definition is None:
+        raise ConfigurationError(f"{_name(cls)} is not registered; decorate it with @register.")
+    return definition
+
+
+def find_definition(definition_id: str) -> Definition:
+    """The definition with this id; raises ``NotFoundError`` that names it."""
+    try:
+        return _by_id[definition_id]
+    except KeyError:
+        raise NotFoundError(
+            f"This process knows no agent definition {definition_id!r}. Is its app in INSTALLED_APPS, and its class "
+            f"in agents.py and decorated with @register?"
+        ) from None
+
+
+def definitions() -> Iterator[Definition]:
+    with _lock:
+        known = sorted(_by_id.items())
+    return (definition for _, definition in known)
+
+
+def autodiscover() -> None:
+    """Import ``agents.py`` of every installed app."""
+    autodiscover_modules("agents")
+
+
+def _name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
