@@ -7,7 +7,7 @@ from enum import Enum, auto
 
 from django.db import Error as DjangoError
 
-from phronomy_django.domain.errors import AgentBusyError, PhronomyError, StorageError
+from phronomy_django.domain.errors import AgentBusyError, ConflictError, PhronomyError, StorageError
 from phronomy_django.domain.records import Transition
 from phronomy_django.store.works import IdempotencyConflictError, Work, describe_work
 
@@ -42,6 +42,8 @@ class FailureKind(Enum):
 
 def failure_kind(error: BaseException) -> FailureKind:
     """What ``error``, raised while rows were written, asks for."""
+    if isinstance(error, ConflictError):
+        return FailureKind.MISSED
     for cause in _causes(error):
         sqlstate = getattr(cause, "sqlstate", None)
         if sqlstate is not None:

@@ -14,6 +14,7 @@ from psycopg.pq import TransactionStatus
 
 from phronomy_django.domain.records import OperationStep, RootChange, Transition
 from phronomy_django.store.literals import Encoder, booleans, encoder_for, integers
+from phronomy_django.store.postgres_plain import PlainForm
 from phronomy_django.store.tables import (
     EXECUTION_CHANGES,
     INSERTS,
@@ -40,6 +41,7 @@ class PostgresRows:
             pairs = [encoder_for(group.field(name), connection) for name in group.columns]
             self._types[group.name] = tuple(kind for kind, _ in pairs)
             self._encoders[group.name] = tuple(encoder for _, encoder in pairs)
+        self._plain = PlainForm(self._types)
         self.statement_count = 0
 
     # --- session ----------------------------------------------------------------------------------------
@@ -59,7 +61,9 @@ class PostgresRows:
             "enable_nestloop": "off",
             "jit": "off",
         }
-        self._raw().execute(
+        raw = self._raw()
+        raw.prepare_threshold = 0  # Django turns prepared statements off for the sake of poolers
+        raw.execute(
             "SELECT " + ", ".join(["set_config(%s, %s, false)"] * len(settings)),
             [str(item) for pair in settings.items() for item in pair],
         )
@@ -75,11 +79,19 @@ class PostgresRows:
         """Write ``works`` in one transaction; says for each whether it is committed.
 
         One whose comparison missed, or whose row another transaction holds, has left no row and hindered no
-        other. Any error means that nothing at all was written, unless the connection was lost.
+        other; one that is alone may also raise for it (division by zero). Any error means that nothing at all was
+        written, unless the connection was lost.
         """
         raw = self._raw()
         if raw.info.transaction_status is not TransactionStatus.IDLE:
             raise RuntimeError("The writer's connection is inside a transaction.")
+        work = works[0]
+        if len(works) == 1 and isinstance(work, Transition):
+            plain = self._plain.statement(work)
+            if plain is not None:
+                self.statement_count += 1
+                psycopg.RawCursor(raw).execute(*plain, prepare=True)
+                return [True]
         return self.write(works)
 
     def write(self, works: Sequence[Transition | OperationStep]) -> list[bool]:
@@ -89,7 +101,7 @@ class PostgresRows:
         statement = self._statements.get(shape)
         if statement is None:
             statement = self._statements[shape] = self._build(shape)
-        cursor: psycopg.Cursor[Any] = psycopg.Cursor(self._raw())
+        cursor: psycopg.RawCursor[Any] = psycopg.RawCursor(self._raw())
         self.statement_count += 1
         cursor.execute(statement, self._parameters(works, rows), prepare=True)  # type: ignore[arg-type]
         record = cursor.fetchone()
@@ -157,7 +169,7 @@ class PostgresRows:
                     f"(SELECT count(*) FROM did_{group.name}) = "  # noqa: S608 - names of our models only
                     f"(SELECT count(*) FROM {group.name} WHERE t IN (SELECT t FROM good))"
                 )
-        return (
+        return _numbered(
             "WITH " + ",\n".join(parts) + "\nSELECT array_agg(t), 1 / (CASE WHEN "
             f"{' AND '.join(checks)} THEN 1 ELSE 0 END) FROM good"
         )
@@ -256,3 +268,9 @@ def _unmoved(step: OperationStep) -> RootChange:
 
 def _requires_no_stop(work: Transition | OperationStep) -> bool:
     return isinstance(work, Transition) and work.requires_no_stop
+
+
+def _numbered(statement: str) -> str:
+    """``%s`` as ``$1``, ``$2``, …: the form that the driver sends as it is."""
+    pieces = statement.split("%s")
+    return "".join(f"{piece}${place}" for place, piece in enumerate(pieces[:-1], 1)) + pieces[-1]

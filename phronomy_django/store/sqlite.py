@@ -13,7 +13,7 @@ from typing import Any
 
 from django.db import models
 
-from phronomy_django.domain.errors import StorageError
+from phronomy_django.domain.errors import ConflictError
 from phronomy_django.domain.records import OperationStep, Transition
 from phronomy_django.models.fields import IdField
 from phronomy_django.store.tables import (
@@ -141,7 +141,7 @@ class SqliteRows:
         values = [tuple(row[place] for place in places) for row in self._converted(group, rows)]
         count = self._execute(self._statements[group.name], values)
         if count != len(rows):
-            raise StorageError(
+            raise ConflictError(
                 f"{count} of {len(rows)} rows of {group.table} were there to be changed; nothing was applied. "
                 "A record that the transition names does not exist: load the agent again."
             )
