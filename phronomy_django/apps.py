@@ -15,4 +15,9 @@ class PhronomyConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from phronomy_django import checks  # noqa: F401
+        from phronomy_django import checks, runtime
+        from phronomy_django.agents.registry import autodiscover
+
+        checks.register_checks()
+        runtime.wire()
+        autodiscover()

@@ -18,7 +18,14 @@ from django.core.signals import setting_changed
 
 from phronomy_django.domain.errors import ConfigurationError
 
-__all__ = ["BACKENDS", "RUNTIME_MODES", "PhronomySettings", "PoolSettings", "phronomy_settings", "read_settings"]
+__all__ = [
+    "BACKENDS",
+    "RUNTIME_MODES",
+    "PhronomySettings",
+    "PoolSettings",
+    "phronomy_settings",
+    "read_settings",
+]
 
 RUNTIME_MODES = ("embedded", "hosted", "inline")
 BACKENDS = ("thread", "asyncio", "celery")
@@ -53,7 +60,7 @@ class PhronomySettings:
 
     runtime: str = "embedded"
     database: str = "default"
-    pools: Mapping[str, PoolSettings] = field(default=DEFAULT_POOLS)
+    pools: Mapping[str, PoolSettings] = field(default_factory=lambda: DEFAULT_POOLS)
     lease_seconds: float = 30.0
     writer_batch: int = 256
     reader_threads: int = 4
@@ -97,7 +104,9 @@ def read_settings(raw: object) -> tuple[PhronomySettings, list[str]]:
         else:
             problems.append(f"settings.PHRONOMY[{key!r}] is {value!r}, which does not fit.")
     if values.get("runtime", "embedded") not in RUNTIME_MODES:
-        problems.append(f"settings.PHRONOMY['RUNTIME'] is {values.pop('runtime')!r}; use one of {RUNTIME_MODES}.")
+        problems.append(
+            f"settings.PHRONOMY['RUNTIME'] is {values.pop('runtime')!r}; use one of {RUNTIME_MODES}."
+        )
     return PhronomySettings(**values), problems
 
 

@@ -156,9 +156,7 @@ def interpret(definition: Definition, response: LLMResponse) -> ProviderOutcome:
     """Read a response: clean its text, parse its tool calls, validate a structured answer."""
     calls = tuple(_unique(response.tool_calls))
     text = storable_text(response.text)
-    response = LLMResponse(
-        text, calls, response.usage, storable_text(response.model), response.finish_reason
-    )
+    response = LLMResponse(text, calls, response.usage, storable_text(response.model), response.finish_reason)
     if calls:
         return ProviderOutcome(response=response, plans=tuple(_plan(definition, call) for call in calls))
     if definition.output_adapter is None:

@@ -5,7 +5,6 @@ Lives on the loop thread. It holds no decision: those are in the session table.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -39,9 +38,10 @@ from phronomy_django.agents.run import ContextMessage, ProviderOutcome, Run, Sto
 from phronomy_django.agents.services import Services
 from phronomy_django.agents.session import TABLE
 from phronomy_django.agents.tool_bodies import ToolBodies
+from phronomy_django.domain.errors import BackpressureError
 from phronomy_django.domain.statuses import StopKind, ToolInvocationStatus
 from phronomy_django.engine import FSMSession, SessionEvent, TaskResult, TaskTimeoutError
-from phronomy_django.llm import LLMError
+from phronomy_django.llm import LLMError, LLMErrorKind
 from phronomy_django.store import CommitAnswer, Unknown
 from phronomy_django.store import Committed as CommitDone
 
@@ -50,7 +50,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CommitAnswered", "CommitDue", "Coordinator"]
 
-logger = logging.getLogger("phronomy_django.agents")
+#: With these answers a provider says that it did not perform the call.
+REFUSED_UNPERFORMED = frozenset({LLMErrorKind.RATE_LIMITED, LLMErrorKind.UNAVAILABLE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,9 +244,12 @@ class Coordinator:
                 self.post(EventName.PREPARED, Prepared(result.result()))
             self.post(EventName.WORK_ENDED, PREPARATION)
 
-        self.services.pools["default"].submit(
-            lambda: bodies.prepare(definition, run, facts), on_full="wait"
-        ).on_complete(done)
+        try:
+            self.services.pools["default"].submit(lambda: bodies.prepare(definition, run, facts)).on_complete(
+                done
+            )
+        except BackpressureError as error:
+            done(TaskResult.failed(error))
 
     def _start_llm(self, run: Run) -> None:
         call, definition = run.call, self.live.definition
@@ -262,13 +266,18 @@ class Coordinator:
 
         asynchronous = call.work.pool in self.services.coroutine_pools
         body = bodies.provider_body(
-            definition, adapter, request, on_delta, database=self.services.database, in_thread=not asynchronous
+            definition,
+            adapter,
+            request,
+            on_delta,
+            database=self.services.database,
+            in_thread=not asynchronous,
         )
 
         def retry(error: BaseException, attempt: int) -> float | None:
             if not isinstance(error, LLMError) or not error.retryable:
                 return None
-            if not definition.replay_safe and not error.not_performed:
+            if not definition.replay_safe and error.kind not in REFUSED_UNPERFORMED:
                 return None
             return definition.llm_retry.delay(attempt, error.retry_after, llm_call_id)
 

@@ -100,7 +100,7 @@ class Draft:
                 generation,
                 candidate,
                 None if journal else self.transition_id,
-                "{}" if data is None else json.dumps(data, ensure_ascii=False),
+                "{}" if data is None else _facts(data),
                 self.now,
             )
         )
@@ -109,8 +109,7 @@ class Draft:
         """Append an event that callers may follow."""
         assert self.execution_id is not None  # noqa: S101 - only barriers of an execution have events
         self.event_sequence += 1
-        body = json.dumps(payload, ensure_ascii=False)
-        self.events.append(EventRow(self.execution_id, self.event_sequence, kind, body, self.now))
+        self.events.append(EventRow(self.execution_id, self.event_sequence, kind, _facts(payload), self.now))
 
     def build(
         self,
@@ -162,3 +161,9 @@ class Draft:
             delete_agent_records=delete_agent_records,
         )
         return Built(transition, after, changes, events, work)
+
+
+def _facts(value: Mapping[str, Any]) -> str:
+    """JSON for a column that cannot hold NUL: an escaped one becomes the visible U+FFFD."""
+    text = json.dumps(value, ensure_ascii=False, default=dict)
+    return text.replace("\\u0000", "\\ufffd") if "\\u0000" in text else text

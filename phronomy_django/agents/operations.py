@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, TypeAlias
 
+from phronomy_django.agents.run import Work
 from phronomy_django.domain.errors import BackpressureError
 from phronomy_django.domain.ids import new_id
 from phronomy_django.domain.records import OperationChange, OperationStep
 from phronomy_django.domain.statuses import OperationState
 from phronomy_django.engine import CancellationToken, OffloadPool, TaskResult, Timers
-from phronomy_django.agents.run import Work
-from phronomy_django.store import Committed, CommitAnswer, DurableWriter
+from phronomy_django.store import CommitAnswer, Committed, DurableWriter
 
 __all__ = ["Operation", "OperationMessage", "OperationRunner"]
 

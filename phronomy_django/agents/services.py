@@ -41,5 +41,7 @@ class Services:
     def read(self, job: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
         """Run ``job`` in the readers; ``done(value, error)`` is called on a pool thread: post from it."""
         self.readers.submit(job, on_full="raise").on_complete(
-            lambda result: done(None, result.error) if result.error is not None else done(result.result(), None)
+            lambda result: (
+                done(None, result.error) if result.error is not None else done(result.result(), None)
+            )
         )
