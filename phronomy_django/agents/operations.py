@@ -117,6 +117,7 @@ class OperationRunner:
         self._post = post
         self._reservations: dict[str, Any] = {}
         self._live: dict[str, Operation] = {}
+        self._ended: dict[str, Work] = {}
 
     # --- asked by sessions ------------------------------------------------------------------------------
 
@@ -171,7 +172,7 @@ class OperationRunner:
     def current(self, work: Work) -> Work:
         """The attempt and the claim that count now."""
         operation = self._live.get(work.operation_id)
-        return work if operation is None else operation.work
+        return self._ended.get(work.operation_id, work) if operation is None else operation.work
 
     def still_running(self, operation_ids: frozenset[str]) -> tuple[Work, ...]:
         """Of these, the operations that have their answer while their body still runs."""
@@ -185,6 +186,7 @@ class OperationRunner:
         """A session is gone: cancel its work and expect nothing more of it."""
         self.release(operation_ids)
         for operation_id in operation_ids:
+            self._ended.pop(operation_id, None)
             operation = self._live.pop(operation_id, None)
             if operation is not None:
                 operation.token.cancel()
@@ -319,15 +321,21 @@ class OperationRunner:
     def _body_over(self, operation: Operation) -> None:
         operation.body_over = True
         if operation.answered:
-            del self._live[operation.work.operation_id]
+            self._leave(operation)
             operation.over()
 
     def _answer(self, operation: Operation, value: Any, error: BaseException | None, *, over: bool) -> None:
         operation.answered = True
         if over:
-            del self._live[operation.work.operation_id]
+            self._leave(operation)
         operation.ended(value, error, over)
 
     def _withdraw(self, operation: Operation) -> None:
-        del self._live[operation.work.operation_id]
+        self._leave(operation)
         operation.over()
+
+    def _leave(self, operation: Operation) -> None:
+        """No longer live; its attempt and claim are kept until its row is closed and the session forgets it."""
+        work = operation.work
+        del self._live[work.operation_id]
+        self._ended[work.operation_id] = work
