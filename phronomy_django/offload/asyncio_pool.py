@@ -45,6 +45,7 @@ class AsyncioPool(BoundedPool):
         self._woken: asyncio.Event | None = None
         self._workers: list[WorkerHandle] = []
         self._stepping = 0
+        self._wake_sent = False
         self._state_lock = threading.Lock()
 
     # --- how the pool reaches its thread --------------------------------------------------------------------
@@ -59,6 +60,9 @@ class AsyncioPool(BoundedPool):
             if not self._workers:
                 self._workers.append(self._scheduler.start(_AsyncioThread(self, self.name)))
                 return
+            if self._wake_sent:  # a wake is on its way: the thread looks at the queue after it
+                return
+            self._wake_sent = True
         self._call_in_thread(self._wake_main)
 
     def _call_in_thread(self, function: Callable[..., object], *arguments: Any) -> None:
@@ -91,6 +95,7 @@ class AsyncioPool(BoundedPool):
         try:
             while True:
                 woken.clear()
+                self._wake_sent = False
                 while (job := self._take()) is not None:
                     task = asyncio.create_task(self._run(job))
                     job.extra = task
@@ -105,6 +110,7 @@ class AsyncioPool(BoundedPool):
         finally:
             with self._state_lock:
                 self._aio = self._woken = None
+                self._wake_sent = False
 
     async def _run(self, job: Job) -> None:
         error: BaseException | None = None
