@@ -56,7 +56,7 @@ class Agent:
     definition_version: ClassVar[int] = 1
     model: ClassVar[str | LLMAdapter | Sequence[str | LLMAdapter]] = ""
     instructions: ClassVar[str] = ""
-    tools: ClassVar[Sequence[ToolDefinition]] = ()
+    tools: ClassVar[Sequence[ToolDefinition[..., Any]]] = ()
     max_iterations: ClassVar[int] = 8
     context_window: ClassVar[int] = 100
     output_type: ClassVar[type[BaseModel] | None] = None

@@ -361,7 +361,7 @@ class Barriers:
                         draft, run, tool.work, OperationKind.TOOL, tool.tool_invocation_id, content_id
                     )
                 )
-            payload = {
+            payload: dict[str, Any] = {
                 "tool_invocation_id": tool.tool_invocation_id,
                 "tool_call_id": tool.call.tool_call_id,
                 "name": tool.call.name,

@@ -181,7 +181,7 @@ def _unique(calls: tuple[ToolCall, ...]) -> list[ToolCall]:
     return result
 
 
-def _plan(definition: Definition, call: ToolCall) -> tuple[ToolDefinition, BoundArguments] | str:
+def _plan(definition: Definition, call: ToolCall) -> tuple[ToolDefinition[..., Any], BoundArguments] | str:
     tool = definition.tools.get(call.name)
     if tool is None:
         known = ", ".join(definition.tools) or "none"
@@ -250,17 +250,19 @@ def exceeded_limit(limits: UsageLimits, run: Run, outcome: ProviderOutcome) -> s
 # --- tools ------------------------------------------------------------------------------------------------
 
 
-def run_tool(tool: ToolDefinition, context: ToolContext, bound: BoundArguments) -> ToolOutcome:
+def run_tool(tool: ToolDefinition[..., Any], context: ToolContext, bound: BoundArguments) -> ToolOutcome:
     """One attempt of a synchronous tool; what its body raises goes to the caller."""
     return _succeeded(tool, call_tool(tool, context, bound))
 
 
-async def run_async_tool(tool: ToolDefinition, context: ToolContext, bound: BoundArguments) -> ToolOutcome:
+async def run_async_tool(
+    tool: ToolDefinition[..., Any], context: ToolContext, bound: BoundArguments
+) -> ToolOutcome:
     """One attempt of an ``async def`` tool."""
     return _succeeded(tool, await acall_tool(tool, context, bound))
 
 
-def _succeeded(tool: ToolDefinition, value: Any) -> ToolOutcome:
+def _succeeded(tool: ToolDefinition[..., Any], value: Any) -> ToolOutcome:
     return ToolOutcome(status=ToolInvocationStatus.SUCCEEDED, text=render_result(tool, value))
 
 

@@ -238,8 +238,9 @@ class Coordinator:
         )
 
         def done(result: TaskResult[dict[str, Any]]) -> None:
-            if result.error is not None:
-                self.post(EventName.PREPARED, Prepared({}, bodies.failure_of(result.error)))
+            error = result.error
+            if error is not None:
+                self.post(EventName.PREPARED, Prepared({}, bodies.failure_of(error)))
             else:
                 self.post(EventName.PREPARED, Prepared(result.result()))
             self.post(EventName.WORK_ENDED, PREPARATION)
@@ -433,7 +434,8 @@ class Coordinator:
     def abandon(self, error: BaseException) -> None:
         """The loop is gone: settle the callers; the rows say how far the execution came."""
         self._leave()
-        for task in (*self.tasks, *self.stop_tasks):
+        waiting: list[TaskResult[Any]] = [*self.tasks, *self.stop_tasks]
+        for task in waiting:
             task.set_error(error)
 
     def _stop_after(self, seconds: float, kind: StopKind, reason: str) -> None:

@@ -52,7 +52,7 @@ class Definition:
     definition_id: str
     definition_version: int
     instructions: str
-    tools: Mapping[str, ToolDefinition]
+    tools: Mapping[str, ToolDefinition[..., Any]]
     models: tuple[str | LLMAdapter, ...]
     max_iterations: int
     context_window: int
@@ -95,7 +95,7 @@ class Definition:
     def llm_pool(self, index: int) -> str:
         return self.agent_class.pool or self.adapters[index][0].pool
 
-    def tool_pool(self, tool: ToolDefinition) -> str:
+    def tool_pool(self, tool: ToolDefinition[..., Any]) -> str:
         return tool.pool or ("llm" if tool.is_async else "default")
 
 
@@ -162,7 +162,7 @@ def _models(cls: type[Agent], name: str) -> tuple[str | LLMAdapter, ...]:
 
 def _output_adapter(cls: type[Agent], name: str) -> TypeAdapter[Any] | None:
     kind = cls.output_type
-    if kind is None or kind is str:
+    if kind is None:
         return None
     if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
         raise ConfigurationError(f"{name}.output_type is {kind!r}; it has to be a pydantic model or None.")

@@ -52,7 +52,7 @@ def unregister(cls: type[Agent]) -> None:
 
 def definition_of(cls: type[Agent]) -> Definition:
     """The compiled definition of a registered class; raises ``ConfigurationError`` for any other."""
-    definition = cls.__dict__.get("_definition")
+    definition: Definition | None = cls.__dict__.get("_definition")
     if definition is None:
         raise ConfigurationError(f"{_name(cls)} is not registered; decorate it with @register.")
     return definition

@@ -75,7 +75,7 @@ class ProviderOutcome:
     """
 
     response: LLMResponse | None = None
-    plans: tuple[tuple[ToolDefinition, BoundArguments] | str, ...] = ()
+    plans: tuple[tuple[ToolDefinition[..., Any], BoundArguments] | str, ...] = ()
     output: bytes | None = None
     output_problem: str = ""
     failure: Failure | None = None
@@ -100,7 +100,7 @@ class ToolState:
     tool_invocation_id: str
     call: ToolCall
     arguments: bytes
-    tool: ToolDefinition | None = None
+    tool: ToolDefinition[..., Any] | None = None
     bound: BoundArguments | None = None
     work: Work | None = None
     outcome: ToolOutcome | None = None

@@ -71,7 +71,7 @@ def _check(value: object, path: str, depth: int) -> bool:
             plain &= _check(item, f"{path}.{key}", depth + 1)
         return plain and kind is dict
     if kind is list or kind is tuple:
-        for index, item in enumerate(value):  # type: ignore[arg-type, var-annotated]
+        for index, item in enumerate(value):  # type: ignore[arg-type]
             plain &= _check(item, f"{path}[{index}]", depth + 1)
         return plain
     if isinstance(value, str | int):  # a subclass, such as a StrEnum: JSON carries its plain value

@@ -11,7 +11,9 @@ import time
 __all__ = ["new_id"]
 
 _CHUNK = 10
-_random: list[bytes] = []  # read from the system a page at a time: each read lets go of the interpreter's lock
+_random: list[
+    bytes
+] = []  # read from the system a page at a time: each read lets go of the interpreter's lock
 
 
 def _more() -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.conf import settings
 from django.db import models
+from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from phronomy_django.domain.statuses import LifecycleStatus
@@ -21,7 +22,7 @@ class Content(models.Model):
     size = models.BigIntegerField(_("size in bytes"))
     media_type = models.CharField(_("media type"), max_length=100)
     canonicalization_version = models.SmallIntegerField(_("canonicalization version"))
-    created_at = models.DateTimeField(_("created at"), db_default=models.functions.Now(), db_index=True)
+    created_at = models.DateTimeField(_("created at"), db_default=Now(), db_index=True)
 
     class Meta:
         app_label = "phronomy"
@@ -29,7 +30,7 @@ class Content(models.Model):
         verbose_name_plural = _("contents")
 
     def __str__(self) -> str:
-        return self.content_id
+        return str(self.content_id)
 
 
 class AgentRoot(models.Model):
@@ -57,7 +58,7 @@ class AgentRoot(models.Model):
         verbose_name=_("created by"),
     )
     metadata = models.JSONField(_("metadata"), default=dict, blank=True)
-    created_at = models.DateTimeField(_("created at"), db_default=models.functions.Now(), db_index=True)
+    created_at = models.DateTimeField(_("created at"), db_default=Now(), db_index=True)
 
     class Meta:
         app_label = "phronomy"
@@ -69,7 +70,7 @@ class AgentRoot(models.Model):
         ]
 
     def __str__(self) -> str:
-        return self.agent_id
+        return str(self.agent_id)
 
 
 class JournalRecord(models.Model):

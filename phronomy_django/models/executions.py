@@ -127,7 +127,7 @@ class AgentExecution(models.Model):
         ]
 
     def __str__(self) -> str:
-        return self.execution_id
+        return str(self.execution_id)
 
 
 class LLMCall(models.Model):
@@ -159,7 +159,7 @@ class LLMCall(models.Model):
         ]
 
     def __str__(self) -> str:
-        return self.llm_call_id
+        return str(self.llm_call_id)
 
 
 class ToolInvocation(models.Model):

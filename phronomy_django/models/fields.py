@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import uuid
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ValidationError
 from django.db import models
 
+if TYPE_CHECKING:  # in Python an id is a str, whatever the column is
+    _UuidColumn = models.CharField[Any, Any]
+    _TextColumn = models.CharField[Any, Any]
+else:
+    _UuidColumn = models.UUIDField
+    _TextColumn = models.CharField
+
 __all__ = ["ContentIdField", "IdField", "words_check"]
 
 
-class IdField(models.UUIDField):
+class IdField(_UuidColumn):
     """An identity of ours (``domain.ids``): native uuid in the database, 32 hex digits in Python.
 
     Code, URLs and JSON use the one ``str`` form; no layer above has to convert.
@@ -40,7 +47,7 @@ class IdField(models.UUIDField):
         return uuid.UUID(text) if connection.features.has_native_uuid_field else text
 
 
-class ContentIdField(models.CharField):
+class ContentIdField(_TextColumn):
     """``sha256:<hex>``: compared whole, never by prefix, so PostgreSQL needs no pattern index for it."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -140,18 +140,23 @@ class Hosting:
                 f"The pool {name!r} has the backend 'celery', which this version does not run yet; use 'thread' or "
                 f"'asyncio'."
             )
-        kind = AsyncioPool if options.backend == "asyncio" else ThreadPool
-        return kind(
+        if options.backend == "asyncio":
+            return AsyncioPool(
+                name,
+                size=options.size,
+                queue_size=options.queue_size,
+                scheduler=self.scheduler,
+                on_thread_end=close_connections,
+                timers=timers,
+            )
+        return ThreadPool(
             name,
             size=options.size,
             queue_size=options.queue_size,
             scheduler=self.scheduler,
+            around=with_connections,
+            on_thread_end=close_connections,
             timers=timers,
-            **(
-                {}
-                if kind is AsyncioPool
-                else {"around": with_connections, "on_thread_end": close_connections}
-            ),
         )
 
     # --- the beat ---------------------------------------------------------------------------------------
@@ -247,8 +252,9 @@ def _inline_hosting(settings: PhronomySettings, start: bool) -> Hosting | None:
         return found
     if not start:
         return None
-    _inline.hosting = Hosting(settings)
-    return _inline.hosting
+    fresh = Hosting(settings)
+    _inline.hosting = fresh
+    return fresh
 
 
 def _is_registered(found: Hosting) -> bool:

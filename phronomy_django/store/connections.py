@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
-from django.db import close_old_connections, connections
+from django.db import connections
 
 from phronomy_django.domain.errors import ConfigurationError
 
@@ -19,14 +19,20 @@ def with_connections(body: Callable[[], T]) -> T:
     """Run one body of a pool thread between Django's checks of the thread's connections.
 
     A connection that is broken or too old is closed before the body and after it, so that a restart of the
-    database costs at most the body that was running. Inside a transaction (a body that a test or the inline
-    mode runs in the caller's thread) Django leaves the connection alone.
+    database costs at most the body that was running. A connection inside a transaction (of a test, or of the
+    caller in whose thread the inline mode runs the body) is left alone; Django's own function would close it.
     """
-    close_old_connections()
+    _close_old()
     try:
         return body()
     finally:
-        close_old_connections()
+        _close_old()
+
+
+def _close_old() -> None:
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()
 
 
 def close_connections() -> None:
@@ -55,7 +61,8 @@ def only_database(using: str, what: str) -> Iterator[None]:
             if alias != using:
                 stack.enter_context(connections[alias].execute_wrapper(refuse))
         yield
-    if connection.connection is not before or not connection.in_atomic_block:
+    gone = connection.closed_in_transaction or not connection.in_atomic_block
+    if gone or connection.connection is not before:
         raise ConfigurationError(
             f"{what} closed or replaced the connection of the transaction that it is part of."
         )

@@ -23,7 +23,7 @@ class Job:
 
     __slots__ = ("alone", "due", "on_done", "root", "settling", "since", "tries", "work")
 
-    def __init__(self, work: Transition | OperationStep, on_done: Callable[[CommitAnswer], None]) -> None:
+    def __init__(self, work: Transition | OperationStep, on_done: Callable[[CommitAnswer], object]) -> None:
         self.work = work
         self.on_done = on_done
         self.root = root_of(work)

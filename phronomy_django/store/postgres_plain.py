@@ -65,7 +65,9 @@ class PlainForm:
             nonlocal place
             names = {
                 name: f"${place + offset}::{kind}"
-                for offset, (name, kind) in enumerate(zip(group.columns, self._types[group.name], strict=True), 1)
+                for offset, (name, kind) in enumerate(
+                    zip(group.columns, self._types[group.name], strict=True), 1
+                )
             }
             place += len(names)
             return names
@@ -108,7 +110,9 @@ def _update(group: RowGroup, values: Mapping[str, str], no_stop: bool) -> str:
     assigned = ", ".join(f"{name} = {values[name]}" for name in group.assigned)
     key = values[group.key]
     conditions = [
-        f"{column} IS NOT DISTINCT FROM {values[name]}" if name == "expected_claim" else f"{column} = {values[name]}"
+        f"{column} IS NOT DISTINCT FROM {values[name]}"
+        if name == "expected_claim"
+        else f"{column} = {values[name]}"
         for name, column in group.expected
     ]
     if no_stop:

@@ -120,7 +120,7 @@ def run_transactional(
             "A transactional body cannot be async def: its connection belongs to one thread."
         )
     connection = connections[using]
-    if durable:
+    if not connection.in_atomic_block:
         connection.close_if_unusable_or_obsolete()
     if connection.vendor != "sqlite" or not durable:
         return _run(using, body, outcome_of, timeout, durable)

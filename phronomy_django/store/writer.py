@@ -61,7 +61,7 @@ class DurableWriter:
         self._inline = inline
         self._counts = WriterMetrics()
         self._line = Line()
-        self._beats: deque[tuple[Beat, Callable[[CommitAnswer], None]]] = deque()
+        self._beats: deque[tuple[Beat, Callable[[CommitAnswer], object]]] = deque()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._incoming: deque[Job] = deque()
@@ -91,7 +91,7 @@ class DurableWriter:
         if self._handle is None:
             self._handle = self._scheduler.start(self)
 
-    def submit(self, work: Work, on_done: Callable[[CommitAnswer], None]) -> None:
+    def submit(self, work: Work, on_done: Callable[[CommitAnswer], object]) -> None:
         """Have ``work`` committed. From any thread; never blocks.
 
         ``on_done`` is called exactly once, usually on the writer's thread, so it has to be short: post the answer to
@@ -243,7 +243,7 @@ class DurableWriter:
         for job in jobs:
             self._answer_with(job.on_done, answer)
 
-    def _answer_with(self, on_done: Callable[[CommitAnswer], None], answer: CommitAnswer) -> None:
+    def _answer_with(self, on_done: Callable[[CommitAnswer], object], answer: CommitAnswer) -> None:
         try:
             on_done(answer)
         except Exception:

@@ -12,10 +12,10 @@ __all__ = ["phronomy_inline"]
 @pytest.fixture
 def phronomy_inline() -> Iterator[None]:
     """Run agents in the calling thread, on its connection and inside its transaction (DESIGN §9, ``inline``)."""
-    from django.conf import settings  # noqa: PLC0415 - the plugin is loaded before a project's settings are
-    from django.test import override_settings  # noqa: PLC0415
+    from django.conf import settings
+    from django.test import override_settings
 
-    from phronomy_django.runtime import reset_runtime  # noqa: PLC0415
+    from phronomy_django.runtime import reset_runtime
 
     chosen = {**getattr(settings, "PHRONOMY", {}), "RUNTIME": "inline"}
     with override_settings(PHRONOMY=chosen):
