@@ -59,7 +59,10 @@ _LONGEST_WAIT = 1.0
 
 
 class Attempts:
-    """See the module. ``between`` is called between the single runs of a failed batch; beats go there."""
+    """See the module. ``between`` is called between the single runs of a failed batch; beats go there.
+
+    ``drop_beats`` answers the beats that wait when the database could not be reached for too long.
+    """
 
     def __init__(
         self,
@@ -73,6 +76,7 @@ class Attempts:
         line: Line,
         answer: Callable[[Sequence[Job], CommitAnswer], None],
         between: Callable[[], None],
+        drop_beats: Callable[[CommitAnswer], None],
     ) -> None:
         self._database = database
         self._clock = clock
@@ -83,6 +87,7 @@ class Attempts:
         self._line = line
         self._answer = answer
         self._between = between
+        self._drop_beats = drop_beats
         self._session: object = None
         self._unreachable_since: float | None = None
         self._outages = 0
@@ -127,6 +132,8 @@ class Attempts:
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
+        no_beat = OutcomeUnknownError(f"No beat reached the database {self._database!r}: {error}")
+        self._drop_beats(Unknown(no_beat))
         jobs = list(self._line)
         self._line.clear()
         for job in jobs:

@@ -82,6 +82,7 @@ class DurableWriter:
             line=self._line,
             answer=self._answer,
             between=self._send_beats,
+            drop_beats=self._drop_beats,
         )
 
     # --- asked by others --------------------------------------------------------------------------------
@@ -219,6 +220,11 @@ class DurableWriter:
             if answer is None:
                 return
             self._beats.popleft()
+            self._answer_with(on_done, answer)
+
+    def _drop_beats(self, answer: CommitAnswer) -> None:
+        while self._beats:
+            _, on_done = self._beats.popleft()
             self._answer_with(on_done, answer)
 
     def _run_hook(self, job: Job) -> None:

@@ -64,7 +64,9 @@ def test_before_the_commit_a_failure_leaves_neither_effect_nor_record(
     assert state() == (0, 0)
 
 
-def test_after_the_commit_a_lost_answer_is_found_and_the_effect_stays_one(writer: Answers, agent: Agent) -> None:
+def test_after_the_commit_a_lost_answer_is_found_and_the_effect_stays_one(
+    writer: Answers, agent: Agent
+) -> None:
     with armed("store.hook.after_commit", "raise"):
         assert writer.commit(replace(agent.note(), hook=effect())) == [Committed()]
     assert state() == (1, 1)
@@ -101,7 +103,9 @@ def test_hooks_run_side_by_side_on_more_than_one_thread(
         pytest.skip("SQLite has one write lock: hooks there run one after the other")
     together = threading.Barrier(2, timeout=20)
     writer = make_writer()
-    works = [replace(Agent.create(runtime_id).note(), hook=lambda: together.wait() and None) for _ in range(2)]
+    works = [
+        replace(Agent.create(runtime_id).note(), hook=lambda: together.wait() and None) for _ in range(2)
+    ]
     assert writer.commit(*works) == [Committed()] * 2
 
 
@@ -142,7 +146,9 @@ def test_a_hook_that_commits_by_itself_is_refused(writer: Answers, agent: Agent)
     assert JournalRecord.objects.count() == 0
 
 
-def test_a_hook_that_goes_on_after_an_error_is_refused_with_what_it_did(writer: Answers, agent: Agent) -> None:
+def test_a_hook_that_goes_on_after_an_error_is_refused_with_what_it_did(
+    writer: Answers, agent: Agent
+) -> None:
     if connection.vendor != "postgresql":
         pytest.skip("SQLite goes on after an error in a transaction")
 

@@ -120,7 +120,7 @@ def test_the_rows_of_a_run_with_tools_come_back_as_they_were_given(commit: Commi
         stop_reason=AWKWARD,
         stop_requested_by_id=user.pk,
         stop_requested_at=NOW,
-        cost=Decimal("1234567890.0123456789"),
+        cost=Decimal("12345.0123456789"),
         terminal_reason=AWKWARD,
         recovery_disposition="resolution_required",
         event_sequence=1,

@@ -61,7 +61,9 @@ def test_a_stale_transition_leaves_no_row(make_writer: object, runtime_id: str, 
 
 
 @pytest.mark.parametrize("what", ["operation", "execution", "stop", "call", "invocation"])
-def test_each_comparison_refuses_alone_and_says_what_it_found(writer: Answers, agent: Agent, what: str) -> None:
+def test_each_comparison_refuses_alone_and_says_what_it_found(
+    writer: Answers, agent: Agent, what: str
+) -> None:
     first = agent.admission()
     writer.commit(first)
     agent.advance(first)
@@ -117,7 +119,9 @@ def test_a_poisoned_row_in_a_batch_of_fifty_fails_alone(make_writer: object, run
     agents = [Agent.create(runtime_id) for _ in range(50)]
     works = [one.admission() for one in agents]
     works[23] = replace(works[23], events=(works[23].events[0]._replace(payload="{not json"),))
-    works[37] = replace(works[37], journal=(works[37].journal[0]._replace(sequence=None), works[37].journal[1]))  # type: ignore[arg-type]
+    works[37] = replace(
+        works[37], journal=(works[37].journal[0]._replace(sequence=None), works[37].journal[1])
+    )  # type: ignore[arg-type]
     answers = writer.submit(*works)
     writer.writer.start()
     done = writer.wait(answers)
@@ -190,7 +194,9 @@ def test_the_same_content_twice_is_one_row(writer: Answers, runtime_id: str) -> 
     shared = ContentRow.of(b'"shared"')
     agents = [Agent.create(runtime_id) for _ in range(4)]
     works = [replace(one.note(), contents=(shared, *one.note().contents)) for one in agents]
-    works = [replace(work, journal=(work.journal[0]._replace(content_id=shared.content_id),)) for work in works]
+    works = [
+        replace(work, journal=(work.journal[0]._replace(content_id=shared.content_id),)) for work in works
+    ]
     assert writer.commit(*works) == [Committed()] * 4
     assert Content.objects.filter(pk=shared.content_id).count() == 1
 
@@ -208,7 +214,9 @@ def test_an_operation_step_is_compared_by_state_attempt_and_claim(writer: Answer
     assert isinstance(answer, Refused) and "fencing token" in str(answer.error)
 
 
-def test_a_purge_empties_the_history_and_keeps_the_root(writer: Answers, agent: Agent, runtime_id: str) -> None:
+def test_a_purge_empties_the_history_and_keeps_the_root(
+    writer: Answers, agent: Agent, runtime_id: str
+) -> None:
     other = Agent.create(runtime_id)
     writer.commit(other.admission())
     for make in (agent.admission, agent.ending):
@@ -218,7 +226,9 @@ def test_a_purge_empties_the_history_and_keeps_the_root(writer: Answers, agent: 
     agent.execution_id = ""
     purge = replace(agent.note(), barrier="purge", delete_agent_records=True, root=agent.root(1, "purged"))
     assert writer.commit(purge) == [Committed()]
-    assert list(JournalRecord.objects.filter(agent_id=agent.root_id).values_list("sequence", flat=True)) == [5]
+    assert list(JournalRecord.objects.filter(agent_id=agent.root_id).values_list("sequence", flat=True)) == [
+        5
+    ]
     assert not AgentExecution.objects.filter(agent_id=agent.root_id).exists()
     assert AgentExecution.objects.filter(agent_id=other.root_id).count() == 1
     assert LLMCall.objects.count() == 1
@@ -237,7 +247,9 @@ def test_a_beat_goes_first_and_says_when_the_runtime_is_lost(make_writer: object
     assert isinstance(answer, Refused) and isinstance(answer.error, ConflictError)
 
 
-def test_after_close_everything_is_refused_and_what_waited_is_answered(make_writer: object, runtime_id: str) -> None:
+def test_after_close_everything_is_refused_and_what_waited_is_answered(
+    make_writer: object, runtime_id: str
+) -> None:
     writer = make_writer(start=False)  # type: ignore[operator]
     waiting = writer.submit(Agent.create(runtime_id).note())
     writer.writer.close()
@@ -248,7 +260,9 @@ def test_after_close_everything_is_refused_and_what_waited_is_answered(make_writ
     assert writer.writer.join(10.0)
 
 
-def test_a_receiver_that_raises_harms_no_other(writer: Answers, runtime_id: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_receiver_that_raises_harms_no_other(
+    writer: Answers, runtime_id: str, caplog: pytest.LogCaptureFixture
+) -> None:
     def fails(answer: object) -> None:
         raise ValueError("receiver")
 

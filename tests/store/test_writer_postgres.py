@@ -16,7 +16,7 @@ from phronomy_django.domain.errors import OutcomeUnknownError, StorageError
 from phronomy_django.engine import ThreadScheduler
 from phronomy_django.engine.failpoints import FailpointError, armed
 from phronomy_django.models import AgentExecution, JournalRecord
-from phronomy_django.store import Committed, HeldError, Refused, Unknown
+from phronomy_django.store import Beat, Committed, HeldError, Refused, Unknown
 from phronomy_django.store.postgres import PostgresRows
 from tests.store.conftest import Answers
 from tests.store.transitions import Agent
@@ -219,8 +219,9 @@ def test_an_unreachable_database_leaves_a_lost_answer_unknown_and_refuses_the_re
     with armed("store.connect", refuse), armed("store.single.before_commit", cut):
         lost = writer.submit(agents[0].note())
         assert at_commit.wait(20)
-        rest = writer.submit(agents[1].note())
-        (unknown,), (refused,) = writer.wait(lost), writer.wait(rest)
+        rest = writer.submit(agents[1].note(), Beat(runtime_id))
+        (unknown,), (refused, beat) = writer.wait(lost), writer.wait(rest)
+        assert isinstance(beat, Unknown)
         assert isinstance(unknown, Unknown) and isinstance(unknown.error, OutcomeUnknownError)
         assert isinstance(refused, Refused) and isinstance(refused.error, StorageError)
         gone.clear()

@@ -81,8 +81,15 @@ class Agent:
             status,
         )
 
-    def record(self, offset: int, transition_id: str | None, kind: str, content: str | None, **more: Any) -> JournalRow:
-        values: dict[str, Any] = {"channel": "transcript", "role": "user", "candidate": True, "data": {}} | more
+    def record(
+        self, offset: int, transition_id: str | None, kind: str, content: str | None, **more: Any
+    ) -> JournalRow:
+        values: dict[str, Any] = {
+            "channel": "transcript",
+            "role": "user",
+            "candidate": True,
+            "data": {},
+        } | more
         return JournalRow(
             self.root_id,
             self.position + offset,
@@ -263,7 +270,9 @@ class Agent:
             transition_id=transition_id,
             barrier="b3_b4",
             root=self.root(1, "busy", revision=0),
-            journal=(self.record(1, transition_id, "llm_call_succeeded", message.content_id, role="assistant"),),
+            journal=(
+                self.record(1, transition_id, "llm_call_succeeded", message.content_id, role="assistant"),
+            ),
             contents=(message, arguments),
             execution_change=self.execution_change(
                 transition_id,
