@@ -6,35 +6,29 @@ exactly one result in the journal, in request order, whatever became of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from phronomy_django.agents.draft import Built, Draft
 from phronomy_django.agents.live import LiveAgent
+from phronomy_django.agents.manifests import context_message, manifest
+from phronomy_django.agents.operation_rows import OperationRows
 from phronomy_django.agents.run import (
-    ContextMessage,
     Ending,
     LLMCallState,
-    ProviderOutcome,
     Run,
-    ToolOutcome,
-    ToolState,
-    Work,
 )
-from phronomy_django.domain.canonical import canonical_bytes, canonical_object
+from phronomy_django.agents.tool_rows import ToolRows
+from phronomy_django.domain.canonical import canonical_bytes
 from phronomy_django.domain.ids import new_id
-from phronomy_django.domain.messages import AssistantMessage, ToolMessage, UserMessage
+from phronomy_django.domain.messages import AssistantMessage, UserMessage
 from phronomy_django.domain.records import (
     ExecutionChange,
     ExecutionRow,
     LLMCallChange,
     LLMCallRow,
-    OperationChange,
-    OperationRow,
-    ToolInvocationChange,
-    ToolInvocationRow,
 )
 from phronomy_django.domain.statuses import (
     ExecutionPhase,
@@ -43,10 +37,9 @@ from phronomy_django.domain.statuses import (
     LLMCallStatus,
     OperationKind,
     OperationState,
-    ToolInvocationStatus,
 )
 
-__all__ = ["Barriers", "Start", "compose_instructions", "context_message", "manifest"]
+__all__ = ["Barriers", "Start"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,45 +59,17 @@ class Start:
     stream: bool = False
 
 
-def context_message(message: UserMessage | AssistantMessage | ToolMessage) -> ContextMessage:
-    return ContextMessage(message, canonical_bytes(message.as_json()))
-
-
-def compose_instructions(instructions: str, knowledge: Sequence[str]) -> str:
-    """The instructions with the agent's knowledge below them."""
-    if not knowledge:
-        return instructions
-    return "\n\n".join([instructions, "What you know:", *knowledge]).strip()
-
-
-def manifest(live: LiveAgent, run: Run) -> bytes:
-    """The exact logical input of the next provider call, canonical: what is frozen at B2."""
-    members = dict(live.definition.fixed_members)
-    if run.instructions is not None:
-        members["instructions"] = canonical_bytes(run.instructions)
-    elif run.knowledge:
-        members["instructions"] = canonical_bytes(
-            compose_instructions(live.definition.instructions, run.knowledge)
-        )
-    members["model"] = canonical_bytes(live.definition.labels[run.model_index])
-    members["messages"] = b"[" + b",".join([message.body for message in run.messages]) + b"]"
-    return canonical_object(members)
-
-
 @dataclass(frozen=True, slots=True)
 class Barriers:
     """Builds the transitions of one run.
 
-    ``work_for(pool)`` gives a fresh operation for a pool, ``started`` if a slot of it is reserved
-    (HARD_POINTS 7). ``current(operation_id)`` is the attempt and claim that count now; ``leftovers`` are
-    operations of earlier batches whose rows are still open. ``hook`` is application code that runs first.
+    ``hook`` is application code that runs first in the same transaction.
     """
 
     live: LiveAgent
     owner_id: str
-    work_for: Callable[[str], Work]
-    current: Callable[[Work], Work]
-    leftovers: Callable[[], Sequence[Work]]
+    operations: OperationRows
+    tool_rows: ToolRows
 
     # --- admission ------------------------------------------------------------------------------------
 
@@ -177,7 +142,7 @@ class Barriers:
                 )
                 changes["own"] = (*changes["own"], message)
         if run.tools:
-            changes |= self._record_tools(draft, run, run.tools)
+            changes |= self.tool_rows.record(draft, run, run.tools)
         changes |= self._dispatch(draft, replace(run, **changes))
         if run.started_at is None:
             changes["started_at"] = now
@@ -189,7 +154,7 @@ class Barriers:
 
     def _dispatch(self, draft: Draft, run: Run) -> dict[str, Any]:
         definition = self.live.definition
-        work = self.work_for(definition.llm_pool(run.model_index))
+        work = self.operations.work_for(definition.llm_pool(run.model_index))
         call = LLMCallState(
             llm_call_id=new_id(), ordinal=run.call_count + 1, model_index=run.model_index, work=work
         )
@@ -207,8 +172,8 @@ class Barriers:
                 draft.now,
             )
         )
-        draft.operations.append(
-            self._operation(draft, run, work, OperationKind.LLM_CALL, call.llm_call_id, content_id)
+        self.operations.insert(
+            draft, run.execution_id, work, OperationKind.LLM_CALL, call.llm_call_id, content_id
         )
         draft.record(
             "llm_call_dispatched",
@@ -216,27 +181,6 @@ class Barriers:
             data={"llm_call_id": call.llm_call_id, "ordinal": call.ordinal, "model": label},
         )
         return {"call": call, "call_count": call.ordinal, "iteration": run.iteration + 1, "tools": ()}
-
-    def _operation(
-        self, draft: Draft, run: Run, work: Work, kind: str, subject_id: str, request: str
-    ) -> OperationRow:
-        started = work.state is OperationState.STARTED
-        return OperationRow(
-            work.operation_id,
-            run.execution_id,
-            kind,
-            subject_id,
-            work.pool,
-            work.state,
-            work.attempt,
-            work.claim,
-            self.owner_id if started else None,
-            "",
-            request,
-            draft.now,
-            draft.now,
-            draft.now if started else None,
-        )
 
     def _record_outcome(self, draft: Draft, run: Run) -> dict[str, Any]:
         """B3: the provider call's answer or failure, its usage, and the assistant's message."""
@@ -279,7 +223,7 @@ class Barriers:
             if response.text:
                 draft.event("message", {"llm_call_id": call.llm_call_id, "text": response.text})
         draft.llm_call_changes.append(change)
-        draft.operation_changes.append(self._close(self.current(call.work), state, now, content_id))
+        self.operations.close(draft, self.operations.current(call.work), state, content_id)
         return {"call": None, "outcome": None, "own": own}
 
     # --- tools ----------------------------------------------------------------------------------------
@@ -290,8 +234,8 @@ class Barriers:
         outcome = run.outcome
         assert outcome is not None  # noqa: S101 - the plan is the outcome's
         changes = self._record_outcome(draft, run)
-        tools = tuple(self._plan(outcome, self.live.definition.tool_pool))
-        self._insert_tools(draft, run, tools)
+        tools = tuple(self.tool_rows.plan(outcome, perform=True))
+        self.tool_rows.insert(draft, run, tools)
         draft.record(
             "tools_dispatched",
             data={
@@ -303,126 +247,6 @@ class Barriers:
         return self._finish(
             draft, run, changes, ExecutionStatus.ACTIVE, ExecutionPhase.RUNNING_TOOLS, work=work
         )
-
-    def _plan(
-        self, outcome: ProviderOutcome, pool_of: Callable[[Any], str] | None, status: str = ""
-    ) -> Iterable[ToolState]:
-        assert outcome.response is not None  # noqa: S101 - only an answer has tool calls
-        for call, plan in zip(outcome.response.tool_calls, outcome.plans, strict=True):
-            if isinstance(plan, str):
-                refused = ToolOutcome(status=ToolInvocationStatus.REFUSED, text=plan)
-                arguments = canonical_bytes(call.arguments)
-                yield ToolState(tool_invocation_id=new_id(), call=call, arguments=arguments, outcome=refused)
-                continue
-            tool, bound = plan
-            work, answer = None, None
-            if pool_of is None:
-                answer = ToolOutcome(
-                    status=status, text="The call was not performed: the run ended before it."
-                )
-            else:
-                work = self._cooperative() if tool.cooperative else self.work_for(pool_of(tool))
-            yield ToolState(
-                tool_invocation_id=new_id(),
-                call=call,
-                arguments=bound.canonical,
-                tool=tool,
-                bound=bound,
-                work=work,
-                outcome=answer,
-            )
-
-    @staticmethod
-    def _cooperative() -> Work:
-        return Work(operation_id=new_id(), pool="", claim=new_id(), state=OperationState.STARTED)
-
-    def _insert_tools(self, draft: Draft, run: Run, tools: Sequence[ToolState]) -> None:
-        call = run.call
-        assert call is not None  # noqa: S101 - tools belong to the call that asked for them
-        for position, tool in enumerate(tools):
-            content_id = draft.content(tool.arguments)
-            status = ToolInvocationStatus.DISPATCHED if tool.outcome is None else tool.outcome.status
-            draft.tool_invocations.append(
-                ToolInvocationRow(
-                    tool.tool_invocation_id,
-                    run.execution_id,
-                    call.llm_call_id,
-                    tool.call.tool_call_id,
-                    position,
-                    tool.call.name,
-                    content_id,
-                    status,
-                    draft.now,
-                )
-            )
-            if tool.work is not None:
-                draft.operations.append(
-                    self._operation(
-                        draft, run, tool.work, OperationKind.TOOL, tool.tool_invocation_id, content_id
-                    )
-                )
-            payload: dict[str, Any] = {
-                "tool_invocation_id": tool.tool_invocation_id,
-                "tool_call_id": tool.call.tool_call_id,
-                "name": tool.call.name,
-            }
-            if tool.bound is not None:
-                payload["arguments"] = tool.bound.redacted
-            draft.event("tool_call", payload)
-
-    def _record_tools(self, draft: Draft, run: Run, tools: Sequence[ToolState]) -> dict[str, Any]:
-        """B5: one result for each tool call, in request order, whatever the order of completion."""
-        messages = []
-        for tool in tools:
-            outcome = tool.outcome or ToolOutcome(
-                status=ToolInvocationStatus.CANCELLED, text="The call was cancelled before it gave a result."
-            )
-            message = context_message(
-                ToolMessage(tool.call.tool_call_id, tool.call.name, outcome.text, outcome.status)
-            )
-            messages.append(message)
-            content_id = draft.content(message.body)
-            draft.record(
-                "tool_result",
-                channel="transcript",
-                role="tool",
-                content_id=content_id,
-                candidate=True,
-                data={
-                    "tool_invocation_id": tool.tool_invocation_id,
-                    "status": outcome.status,
-                    "attempts": outcome.attempts,
-                },
-            )
-            draft.event(
-                "tool_result",
-                {
-                    "tool_invocation_id": tool.tool_invocation_id,
-                    "tool_call_id": tool.call.tool_call_id,
-                    "name": tool.call.name,
-                    "status": outcome.status,
-                },
-            )
-            if not outcome.recorded:
-                draft.tool_invocation_changes.append(
-                    ToolInvocationChange(tool.tool_invocation_id, outcome.status, content_id, draft.now)
-                )
-                if tool.work is not None:
-                    self._close_tool(draft, tool.work, outcome, content_id)
-        return {"own": (*run.own, *messages), "tools": ()}
-
-    def _close_tool(self, draft: Draft, work: Work, outcome: ToolOutcome, content_id: str) -> None:
-        work = self.current(work)
-        match outcome.status:
-            case ToolInvocationStatus.SUCCEEDED:
-                state = OperationState.SUCCEEDED
-            case ToolInvocationStatus.CANCELLED | ToolInvocationStatus.NOT_PERFORMED:
-                state = OperationState.CANCELLED
-            case _:
-                state = OperationState.FAILED
-        if work.operation_id in {leftover.operation_id for leftover in self.leftovers()}:
-            state = OperationState.STARTED  # its body was given up but still runs: closed when it ends
-        draft.operation_changes.append(self._close(work, state, draft.now, content_id))
 
     # --- stop and end ---------------------------------------------------------------------------------
 
@@ -443,9 +267,9 @@ class Barriers:
         draft = self._draft(run, now, barrier)
         changes = self._record_last(draft, run)
         if run.tools:
-            changes |= self._record_tools(draft, replace(run, **changes), run.tools)
-        for work in self.leftovers():
-            draft.operation_changes.append(self._close(work, OperationState.FAILED, now, None))
+            changes |= self.tool_rows.record(draft, replace(run, **changes), run.tools)
+        for work in self.operations.leftovers():
+            self.operations.close(draft, work, OperationState.FAILED, None)
         self._record_ending(draft, ending, changes)
         return self._finish(draft, run, changes, ending.status, ExecutionPhase.ENDED, hook=hook)
 
@@ -464,9 +288,9 @@ class Barriers:
             return {"call": None}
         changes = self._record_outcome(draft, run)
         if run.outcome.plans:
-            tools = tuple(self._plan(run.outcome, None, ToolInvocationStatus.NOT_PERFORMED))
-            self._insert_tools(draft, run, tools)
-            changes |= self._record_tools(draft, replace(run, **changes), tools)
+            tools = tuple(self.tool_rows.plan(run.outcome, perform=False))
+            self.tool_rows.insert(draft, run, tools)
+            changes |= self.tool_rows.record(draft, replace(run, **changes), tools)
         return changes
 
     def _withdraw_call(self, draft: Draft, call: LLMCallState) -> None:
@@ -476,9 +300,7 @@ class Barriers:
                 call.llm_call_id, LLMCallStatus.CANCELLED, call.work.attempt, 0, 0, None, None, draft.now
             )
         )
-        draft.operation_changes.append(
-            self._close(self.current(call.work), OperationState.CANCELLED, draft.now, None)
-        )
+        self.operations.close(draft, self.operations.current(call.work), OperationState.CANCELLED, None)
 
     @staticmethod
     def _record_ending(draft: Draft, ending: Ending, changes: dict[str, Any]) -> None:
@@ -498,28 +320,6 @@ class Barriers:
 
     def _draft(self, run: Run, now: datetime, barrier: str) -> Draft:
         return Draft(self.live, self.owner_id, now, barrier, run.execution_id, run.event_sequence)
-
-    def _close(
-        self, work: Work, state: OperationState, now: datetime, outcome: str | None
-    ) -> OperationChange:
-        started = work.state is OperationState.STARTED
-        still_runs = state is OperationState.STARTED
-        return OperationChange(
-            work.operation_id,
-            work.state,
-            work.attempt,
-            work.claim,
-            state,
-            work.attempt,
-            work.claim,
-            self.owner_id if started else None,
-            "",
-            outcome,
-            still_runs,
-            now,
-            (work.started_at or now) if started else None,
-            None if still_runs else now,
-        )
 
     def _finish(
         self,

@@ -13,8 +13,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from phronomy_django.agents.barriers import compose_instructions, context_message
 from phronomy_django.agents.definition import Definition, UsageLimits
+from phronomy_django.agents.manifests import compose_instructions, context_message
 from phronomy_django.agents.run import ContextMessage, Failure, ProviderOutcome, Run, ToolOutcome
 from phronomy_django.domain.canonical import canonical_bytes, storable_text
 from phronomy_django.domain.errors import ConfigurationError

@@ -32,12 +32,14 @@ from phronomy_django.agents.commands import (
 from phronomy_django.agents.draft import Built
 from phronomy_django.agents.hooks import ExecutionInfo, admission_hook, terminal_hook
 from phronomy_django.agents.live import LiveAgent
+from phronomy_django.agents.operation_rows import OperationRows
 from phronomy_django.agents.operations import Operation, OperationRunner
 from phronomy_django.agents.results import ExecutionResult, ExecutionTask, Feed
 from phronomy_django.agents.run import ContextMessage, ProviderOutcome, Run, Stop, ToolOutcome, ToolState
 from phronomy_django.agents.services import Services
 from phronomy_django.agents.session import TABLE
 from phronomy_django.agents.tool_bodies import ToolBodies
+from phronomy_django.agents.tool_rows import ToolRows
 from phronomy_django.domain.errors import BackpressureError
 from phronomy_django.domain.statuses import StopKind, ToolInvocationStatus
 from phronomy_django.engine import FSMSession, SessionEvent, TaskResult, TaskTimeoutError
@@ -98,12 +100,17 @@ class Coordinator:
         self.recovery_required = False
         self._timers: list[Any] = []
         self._operations: frozenset[str] = frozenset()
-        self.barriers = Barriers(
-            live=live,
+        operations = OperationRows(
             owner_id=services.runtime_id,
             work_for=runner.fresh,
             current=runner.current,
             leftovers=lambda: runner.still_running(self._operations),
+        )
+        self.barriers = Barriers(
+            live=live,
+            owner_id=services.runtime_id,
+            operations=operations,
+            tool_rows=ToolRows(live.definition, operations),
         )
         own = (ContextMessage(start.message, start.body),)
         run = Run(
@@ -284,11 +291,11 @@ class Coordinator:
 
         def ended(value: ProviderOutcome | None, error: BaseException | None, over: bool) -> None:
             attempts = self.runner.current(call.work).attempt
-            outcome = (
-                ProviderOutcome(failure=bodies.failure_of(error), attempts=attempts)
-                if value is None or error is not None
-                else bodies.with_attempts(value, attempts)
-            )
+            if value is not None:
+                outcome = bodies.with_attempts(value, attempts)
+            else:
+                assert error is not None  # noqa: S101 - no value means an error
+                outcome = ProviderOutcome(failure=bodies.failure_of(error), attempts=attempts)
             feed.active_call = ""
             current = self.session.data
             limits = self._limits(current, outcome)

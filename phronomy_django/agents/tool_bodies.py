@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from phronomy_django.agents import bodies
-from phronomy_django.agents.barriers import Start, context_message
+from phronomy_django.agents.barriers import Start
 from phronomy_django.agents.live import LiveAgent
+from phronomy_django.agents.manifests import context_message
 from phronomy_django.agents.operations import OperationRunner
 from phronomy_django.agents.run import Run, ToolOutcome, ToolState
 from phronomy_django.agents.services import Services
