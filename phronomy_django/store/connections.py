@@ -67,7 +67,7 @@ def only_database(using: str, what: str) -> Iterator[None]:
             f"{what} closed or replaced the connection of the transaction that it is part of."
         )
     status = getattr(getattr(before, "info", None), "transaction_status", None)
-    inside = before.in_transaction if status is None else status.name == "INTRANS"  # type: ignore[union-attr]
+    inside = before.in_transaction if status is None else status.name == "INTRANS"
     if not inside:
         raise ConfigurationError(
             f"{what} ended the transaction that it is part of, or went on after an error in it."

@@ -83,7 +83,8 @@ class Line:
         """
         taken: list[Job] = []
         kept: list[Job] = []
-        blocked, moved, operations = set(self._busy), set(), set()
+        blocked, moved = set(self._busy), set[int]()
+        operations = set[str]()
         size = 0
         waiting = self._waiting
         while waiting and len(taken) < limit:

@@ -123,7 +123,7 @@ def _refusal(agent_id: str, runtime_id: str, using: str) -> Exception:
     if owner is None or owner.pk == runtime_id:
         return ConflictError(f"The agent {agent_id!r} was just given back by another runtime. Try again.")
     age = RuntimeInstance.objects.using(using).filter(pk=owner.pk).annotate(now=Now()).get()
-    seconds = max(0.0, (age.now - age.heartbeat_at).total_seconds())  # type: ignore[attr-defined]
+    seconds = max(0.0, (age.now - age.heartbeat_at).total_seconds())
     return ConflictError(
         f"The agent {agent_id!r} is owned by runtime {owner.pk} on host {owner.host}, process {owner.pid}, whose last "
         f"heartbeat is {seconds:.1f} s old. Send the request to that runtime, or stop it."

@@ -4,6 +4,8 @@ The statement is its own transaction where none is open: there is no time in whi
 this process (HARD_POINTS 3), and no COMMIT that a missed comparison could let through (HARD_POINTS 1).
 """
 
+# ruff: noqa: S608 - statements are put together from the names of our own models; values are parameters
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -103,7 +105,7 @@ class PostgresRows:
             statement = self._statements[shape] = self._build(shape)
         cursor: psycopg.RawCursor[Any] = psycopg.RawCursor(self._raw())
         self.statement_count += 1
-        cursor.execute(statement, self._parameters(works, rows), prepare=True)  # type: ignore[arg-type]
+        cursor.execute(statement, self._parameters(works, rows), prepare=True)
         record = cursor.fetchone()
         done = set(record[0] or ()) if record is not None else set()
         return [position in done for position in range(len(works))]
@@ -112,7 +114,10 @@ class PostgresRows:
         self, works: Sequence[Transition | OperationStep], rows: dict[str, tuple[list[int], list[Any]]]
     ) -> list[str]:
         roots = [work.root if isinstance(work, Transition) else _unmoved(work) for work in works]
-        columns = [encode(column) for encode, column in zip(self._encoders["root"], zip(*roots), strict=True)]
+        columns = [
+            encode(column)
+            for encode, column in zip(self._encoders["root"], zip(*roots, strict=True), strict=True)
+        ]
         moves = booleans([isinstance(work, Transition) for work in works])
         parameters = [integers(range(len(works))), moves, *columns, columns[0]]
         for group in UPDATES:
@@ -166,7 +171,7 @@ class PostgresRows:
             if group.name in shape:
                 parts.append(self._update(group))
                 checks.append(
-                    f"(SELECT count(*) FROM did_{group.name}) = "  # noqa: S608 - names of our models only
+                    f"(SELECT count(*) FROM did_{group.name}) = "
                     f"(SELECT count(*) FROM {group.name} WHERE t IN (SELECT t FROM good))"
                 )
         return _numbered(
@@ -198,14 +203,14 @@ class PostgresRows:
             columns.add("stop_kind")
         kind = self._types[group.name][group.columns.index(group.key)]
         return (
-            f"{name} AS MATERIALIZED (SELECT {', '.join(sorted(columns))} FROM {group.table} "  # noqa: S608
+            f"{name} AS MATERIALIZED (SELECT {', '.join(sorted(columns))} FROM {group.table} "
             f"WHERE {group.key} = ANY(%s::{kind}[]) ORDER BY {group.key} FOR NO KEY UPDATE SKIP LOCKED)"
         )
 
     def _changes(self, group: RowGroup) -> str:
         last = (("requires_no_stop", "boolean"),) if group is EXECUTION_CHANGES else ()
         source = self._unnest(group.name, ("t",), ("int",), last)
-        return f"{group.name} AS MATERIALIZED (SELECT * FROM {source})"  # noqa: S608
+        return f"{group.name} AS MATERIALIZED (SELECT * FROM {source})"
 
     @staticmethod
     def _unmet(group: RowGroup) -> str:
@@ -219,7 +224,7 @@ class PostgresRows:
             equal.append("(h.stop_kind = '' OR NOT c.requires_no_stop)")
         conditions = " AND ".join([f"h.{group.key} = c.{group.key}", *equal, *filter(None, [same])])
         return (
-            f"SELECT c.t FROM {group.name} c LEFT JOIN held_{group.name} h ON {conditions} "  # noqa: S608
+            f"SELECT c.t FROM {group.name} c LEFT JOIN held_{group.name} h ON {conditions} "
             f"WHERE h.{group.key} IS NULL"
         )
 
@@ -238,7 +243,7 @@ class PostgresRows:
         contents = group.name == "contents"
         tail = " ORDER BY content_id ON CONFLICT (content_id) DO NOTHING" if contents else ""
         return (
-            f"did_{group.name} AS (INSERT INTO {group.table} ({names}) SELECT {names} FROM "  # noqa: S608
+            f"did_{group.name} AS (INSERT INTO {group.table} ({names}) SELECT {names} FROM "
             f"{self._unnest(group.name, ('t',), ('int',))} WHERE t IN (SELECT t FROM good){tail})"
         )
 
@@ -246,7 +251,7 @@ class PostgresRows:
     def _move() -> str:
         assigned = ", ".join(f"{column} = good.{column}" for column in ROOT.assigned)
         return (
-            f"moved AS (UPDATE {ROOT.table} AS target SET {assigned} FROM good "  # noqa: S608
+            f"moved AS (UPDATE {ROOT.table} AS target SET {assigned} FROM good "
             "WHERE target.id = good.id AND good.moves AND target.id = ANY(ARRAY(SELECT id FROM good)) "
             "RETURNING 1)"
         )
@@ -256,7 +261,7 @@ class PostgresRows:
         assigned = ", ".join(f"{column} = c.{column}" for column in group.assigned)
         good = "SELECT t FROM good"
         return (
-            f"did_{group.name} AS (UPDATE {group.table} AS target SET {assigned} "  # noqa: S608
+            f"did_{group.name} AS (UPDATE {group.table} AS target SET {assigned} "
             f"FROM (SELECT * FROM {group.name} WHERE t IN ({good})) AS c WHERE target.{group.key} = c.{group.key} "
             f"AND target.{group.key} = ANY(ARRAY(SELECT {group.key} FROM {group.name})) RETURNING 1)"
         )

@@ -175,7 +175,8 @@ class SqliteRows:
                 yield place, self._adapted(field)
 
     def _moment(self, value: datetime) -> str | None:
-        return self._connection.ops.adapt_datetimefield_value(value)
+        text: str | None = self._connection.ops.adapt_datetimefield_value(value)
+        return text
 
     def _adapted(self, field: models.Field[Any, Any]) -> Callable[[Any], Any]:
         return lambda value: field.get_db_prep_save(value, self._connection)

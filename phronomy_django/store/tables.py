@@ -61,10 +61,11 @@ class RowGroup:
     def field(self, name: str) -> models.Field[Any, Any]:
         """The model's field for a field of the row, followed through foreign keys."""
         column = dict(self.expected).get(name, name)
-        field = next(f for f in self.model._meta.concrete_fields if f.column == column)
+        field: Any = next(f for f in self.model._meta.concrete_fields if f.column == column)
         while field.remote_field is not None:
             field = field.target_field
-        return field
+        found: models.Field[Any, Any] = field
+        return found
 
 
 def _insert(name: str, model: type[models.Model], row: Any) -> RowGroup:
