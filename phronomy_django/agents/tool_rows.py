@@ -124,12 +124,23 @@ class ToolRows:
                 },
             )
             if not outcome.recorded:
-                draft.tool_invocation_changes.append(
-                    ToolInvocationChange(tool.tool_invocation_id, outcome.status, content_id, draft.now)
-                )
+                self._answer(draft, tool, outcome, content_id)
                 if tool.work is not None:
                     self._close(draft, tool.work, outcome, content_id)
         return {"own": (*run.own, *messages), "tools": ()}
+
+    @staticmethod
+    def _answer(draft: Draft, tool: ToolState, outcome: ToolOutcome, content_id: str) -> None:
+        """The answer on the invocation's row: at once if this barrier inserts it, else as a change of it."""
+        for index, row in enumerate(draft.tool_invocations):
+            if row.tool_invocation_id == tool.tool_invocation_id:
+                draft.tool_invocations[index] = row._replace(
+                    result_content_id=content_id, finished_at=draft.now
+                )
+                return
+        draft.tool_invocation_changes.append(
+            ToolInvocationChange(tool.tool_invocation_id, outcome.status, content_id, draft.now)
+        )
 
     def _close(self, draft: Draft, work: Work, outcome: ToolOutcome, content_id: str) -> None:
         work = self.operations.current(work)

@@ -147,6 +147,8 @@ class ToolInvocationRow(NamedTuple):
     arguments_content_id: str
     status: str
     created_at: datetime
+    result_content_id: str | None = None
+    finished_at: datetime | None = None
 
 
 class ToolInvocationChange(NamedTuple):
