@@ -21,7 +21,6 @@ from phronomy_django.agents.commands import (
     EventName,
     Fail,
     Finish,
-    Limits,
     LLMEnded,
     Prepare,
     Prepared,
@@ -34,6 +33,7 @@ from phronomy_django.agents.hooks import ExecutionInfo, admission_hook, terminal
 from phronomy_django.agents.live import LiveAgent
 from phronomy_django.agents.operation_rows import OperationRows
 from phronomy_django.agents.operations import Operation, OperationRunner
+from phronomy_django.agents.provider_call import ProviderCall
 from phronomy_django.agents.results import ExecutionResult, ExecutionTask, Feed
 from phronomy_django.agents.run import ContextMessage, ProviderOutcome, Run, Stop, ToolOutcome, ToolState
 from phronomy_django.agents.services import Services
@@ -42,8 +42,7 @@ from phronomy_django.agents.tool_bodies import ToolBodies
 from phronomy_django.agents.tool_rows import ToolRows
 from phronomy_django.domain.errors import BackpressureError
 from phronomy_django.domain.statuses import StopKind, ToolInvocationStatus
-from phronomy_django.engine import FSMSession, SessionEvent, TaskResult, TaskTimeoutError
-from phronomy_django.llm import LLMError, LLMErrorKind
+from phronomy_django.engine import FSMSession, SessionEvent, TaskCancelledError, TaskResult, TaskTimeoutError
 from phronomy_django.store import CommitAnswer, Unknown
 from phronomy_django.store import Committed as CommitDone
 
@@ -51,9 +50,6 @@ if TYPE_CHECKING:
     from phronomy_django.agents.receiver import AgentsReceiver
 
 __all__ = ["CommitAnswered", "CommitDue", "Coordinator"]
-
-#: With these answers a provider says that it did not perform the call.
-REFUSED_UNPERFORMED = frozenset({LLMErrorKind.RATE_LIMITED, LLMErrorKind.UNAVAILABLE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,62 +256,41 @@ class Coordinator:
             done(TaskResult.failed(error))
 
     def _start_llm(self, run: Run) -> None:
-        call, definition = run.call, self.live.definition
+        call = run.call
         assert call is not None  # noqa: S101 - B2 was committed with it
-        adapter, model_name = definition.adapters[call.model_index]
-        request = bodies.provider_request(definition, run, model_name)
-        self.feed.active_call = call.llm_call_id
-        feed, llm_call_id = self.feed, call.llm_call_id
-        on_delta: Callable[[str], None] | None = None
-        if self.start.stream or feed.wanted:
-
-            def on_delta(text: str) -> None:
-                feed.token(llm_call_id, text)
-
-        asynchronous = call.work.pool in self.services.coroutine_pools
-        body = bodies.provider_body(
-            definition,
-            adapter,
-            request,
-            on_delta,
-            database=self.services.database,
-            in_thread=not asynchronous,
+        provider_call = ProviderCall(
+            services=self.services,
+            definition=self.live.definition,
+            run=run,
+            call=call,
+            feed=self.feed,
+            stream=self.start.stream,
         )
-
-        def retry(error: BaseException, attempt: int) -> float | None:
-            if not isinstance(error, LLMError) or not error.retryable:
-                return None
-            if not definition.replay_safe and error.kind not in REFUSED_UNPERFORMED:
-                return None
-            return definition.llm_retry.delay(attempt, error.retry_after, llm_call_id)
+        self.feed.active_call = call.llm_call_id
 
         def ended(value: ProviderOutcome | None, error: BaseException | None, over: bool) -> None:
-            attempts = self.runner.current(call.work).attempt
-            if value is not None:
-                outcome = bodies.with_attempts(value, attempts)
-            else:
-                assert error is not None  # noqa: S101 - no value means an error
-                outcome = ProviderOutcome(failure=bodies.failure_of(error), attempts=attempts)
-            feed.active_call = ""
-            current = self.session.data
-            limits = self._limits(current, outcome)
-            physically_over = call.work.operation_id if over else ""
-            self.post(EventName.LLM_ENDED, LLMEnded(llm_call_id, outcome, limits, physically_over))
+            self.feed.active_call = ""
+            current, operation_id = self.session.data, call.work.operation_id
+            if current.stop_accepted and isinstance(error, TaskCancelledError):
+                if over:
+                    self.post(EventName.WORK_ENDED, operation_id)
+                return  # withdrawn by the stop: the end records it as cancelled
+            outcome = provider_call.outcome(value, error, self.runner.current(call.work).attempt)
+            limits = provider_call.limits(current, outcome)
+            ended = LLMEnded(call.llm_call_id, outcome, limits, operation_id if over else "")
+            self.post(EventName.LLM_ENDED, ended)
 
-        self._start_operation(run, call.work, body, retry, ended, timeout=None, interruptible=asynchronous)
-
-    def _limits(self, run: Run, outcome: ProviderOutcome) -> Limits:
-        definition = self.live.definition
-        return Limits(
-            max_iterations=definition.max_iterations,
-            model_count=len(definition.models),
-            exceeded=bodies.exceeded_limit(definition.usage_limits, run, outcome),
-            separate_end=definition.has_on_terminal,
+        self._start_operation(
+            call.work,
+            provider_call.body,
+            provider_call.retry,
+            ended,
+            timeout=provider_call.timeout,
+            interruptible=provider_call.asynchronous,
         )
 
     def _start_operation(
         self,
-        run: Run,
         work: Any,
         body: Callable[[int], Callable[[], Any]],
         retry: Callable[[BaseException, int], float | None],
@@ -373,7 +348,6 @@ class Coordinator:
             ended(value, error, True)
             return
         self._start_operation(
-            run,
             work,
             bodies_of_tool.body,
             bodies_of_tool.retry,

@@ -19,7 +19,7 @@ from phronomy_django.agents.host import Host, set_host_provider
 from phronomy_django.agents.receiver import AGENTS, AgentsReceiver
 from phronomy_django.agents.services import Services
 from phronomy_django.conf import PhronomySettings, PoolSettings, phronomy_settings
-from phronomy_django.domain.errors import ConfigurationError, RuntimeShutdownError
+from phronomy_django.domain.errors import ConfigurationError, ConflictError, RuntimeShutdownError
 from phronomy_django.domain.ids import new_id
 from phronomy_django.engine import (
     BoundedPool,
@@ -42,6 +42,7 @@ from phronomy_django.store import (
     CommitAnswer,
     Committed,
     DurableWriter,
+    Refused,
     close_connections,
     mark_lost,
     register_runtime,
@@ -172,13 +173,12 @@ class Hosting:
             return
 
     def _beaten(self, answer: CommitAnswer) -> None:
-        if not isinstance(answer, Committed):
-            logger.critical(
-                "Runtime %s could not renew its lease: %s. Another runtime may take its agents; the next commit of "
-                "each is then refused.",
-                self.runtime_id,
-                answer.error,
-            )
+        """A refused beat: this runtime was declared lost. Drop all that is live; the next call makes a new one."""
+        if isinstance(answer, Committed) or self.ended:
+            return
+        logger.critical("Runtime %s could not renew its lease: %s", self.runtime_id, answer.error)
+        if isinstance(answer, Refused) and isinstance(answer.error, ConflictError):
+            threading.Thread(target=self.shutdown, args=(0.0,), name="phronomy-lost", daemon=True).start()
 
     # --- the end ------------------------------------------------------------------------------------------
 
