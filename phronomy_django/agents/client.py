@@ -247,7 +247,7 @@ async def stream_async_events(
 def reserve_execution(agent_id: str) -> Reservation:
     here = host()
     reservation = Reservation(agent_id, new_id())
-    here.receiver.reserved.add(reservation.execution_id)
+    here.receiver.stops.reserved.add(reservation.execution_id)
     return reservation
 
 

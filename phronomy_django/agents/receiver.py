@@ -1,6 +1,6 @@
 """The agents receiver: which agents are live in this runtime, who holds their admission, and who waits.
 
-Lives on the loop thread; only ``reserved`` and ``idle`` are touched by others. Admit, then load, then run
+Lives on the loop thread; only ``idle``, ``is_live`` and ``stops.reserved`` are touched by others. Admit, then load, then run
 (rule 3): a second run is refused with ``AgentBusyError`` and nothing is queued behind the caller's back.
 """
 
@@ -27,18 +27,18 @@ from phronomy_django.agents.messages import (
 from phronomy_django.agents.operations import OperationMessage, OperationRunner
 from phronomy_django.agents.run import ContextMessage
 from phronomy_django.agents.services import Services
+from phronomy_django.agents.stops import Stops
 from phronomy_django.domain.errors import (
     AgentBusyError,
     ConflictError,
     DefinitionMismatchError,
-    NotFoundError,
     RehydrationRequiredError,
     RuntimeShutdownError,
 )
 from phronomy_django.domain.statuses import TERMINAL, LifecycleStatus
 from phronomy_django.engine import ExecutionReceiver
 from phronomy_django.signals import execution_finished
-from phronomy_django.store import Committed, find_by_idempotency_key, load_execution
+from phronomy_django.store import Committed, find_by_idempotency_key
 
 __all__ = ["AGENTS", "AgentsReceiver"]
 
@@ -60,17 +60,16 @@ class _Slot:
 
 
 class AgentsReceiver(ExecutionReceiver):
-    """See the module. ``reserved`` holds execution ids that were promised but not seen yet."""
+    """See the module."""
 
     def __init__(self, services: Services) -> None:
         super().__init__(services.loop)
         self.services = services
-        self.reserved: set[str] = set()
         self._slots: dict[str, _Slot] = {}
         self._executions: dict[str, Coordinator] = {}
-        self._stops_ahead: dict[str, StopExecution] = {}
         self._active = 0
         self._waiting: set[Any] = set()
+        self.stops = Stops(services, self.post, self._executions, self._is_waiting)
         self.runner = OperationRunner(
             pools=services.pools,
             writer=services.writer,
@@ -108,9 +107,9 @@ class AgentsReceiver(ExecutionReceiver):
             case Loaded():
                 self._loaded(message)
             case StopExecution():
-                self._stop(message)
+                self.stops.request(message)
             case StopLookedUp():
-                self._stop_looked_up(message)
+                self.stops.looked_up(message)
             case ChangeAnswered():
                 self._change_answered(message)
             case CommitDue():
@@ -157,11 +156,12 @@ class AgentsReceiver(ExecutionReceiver):
                 return
         what = f"execution {running.start.execution_id}" if running is not None else "another request"
         more = ", which waits for recovery" if running is not None and running.recovery_required else ""
-        request.task.set_error(
+        self._refuse(
+            request,
             AgentBusyError(
                 f"Agent {request.agent_id!r} is busy with {what}{more}. Nothing was queued: wait for its end and try "
                 f"again, or cancel it."
-            )
+            ),
         )
 
     def _load(self, slot: _Slot, request: Request, token: OwnerToken, key: str | None) -> None:
@@ -193,19 +193,24 @@ class AgentsReceiver(ExecutionReceiver):
         self._waiting.discard(request)
         if found is None:
             self._release(request.agent_id, message.token)
-            request.task.set_error(message.error or RehydrationRequiredError())
+            self._refuse(request, message.error or RehydrationRequiredError())
             return
         if slot.live is None:
             error = self._take(slot, request, found)
             if error is not None:
                 self._release(request.agent_id, message.token)
-                request.task.set_error(error)
+                self._refuse(request, error)
                 return
         if found.earlier is not None and isinstance(request, StartExecution):
             self._release(request.agent_id, message.token)
             self._answer_earlier(request, found.earlier)
             return
         self._run(slot, request, message.token)
+
+    def _refuse(self, request: Request, error: BaseException) -> None:
+        request.task.set_error(error)
+        if isinstance(request, StartExecution):
+            self.stops.refused(request.start.execution_id, error)
 
     def _take(self, slot: _Slot, request: Request, found: LoadedAgent) -> Exception | None:
         root, definition = found.root, request.definition
@@ -274,11 +279,8 @@ class AgentsReceiver(ExecutionReceiver):
         slot.coordinator = coordinator
         execution_id = request.start.execution_id
         self._executions[execution_id] = coordinator
-        self.reserved.discard(execution_id)
         coordinator.begin()
-        ahead = self._stops_ahead.pop(execution_id, None)
-        if ahead is not None:
-            coordinator.stop(ahead.stop, ahead.task)
+        self.stops.begun(coordinator)
 
     def _release(self, agent_id: str, token: OwnerToken | None) -> None:
         """Free an admission; only the token that took it can."""
@@ -350,44 +352,6 @@ class AgentsReceiver(ExecutionReceiver):
         except Exception:
             logger.exception("The signal execution_finished of %s was not sent", start.execution_id)
 
-    # --- stop -------------------------------------------------------------------------------------------------
-
-    def _stop(self, request: StopExecution) -> None:
-        coordinator = self._executions.get(request.execution_id)
-        if coordinator is not None:
-            coordinator.stop(request.stop, request.task)
-            return
-        if request.execution_id in self.reserved:
-            self._stops_ahead[request.execution_id] = request
-            return
-        services = self.services
-
-        def done(found: Any, error: BaseException | None) -> None:
-            self.post(StopLookedUp(request, found, error))
-
-        try:
-            services.read(lambda: load_execution(request.execution_id, services.database), done)
-        except Exception as error:  # noqa: BLE001 - a full or closed pool refuses the request
-            done(None, error)
-
-    def _stop_looked_up(self, message: StopLookedUp) -> None:
-        request, found = message.request, message.found
-        coordinator = self._executions.get(request.execution_id)
-        if coordinator is not None:
-            coordinator.stop(request.stop, request.task)
-        elif isinstance(message.error, NotFoundError) and self._is_waiting(request.execution_id):
-            self._stops_ahead[request.execution_id] = request
-        elif found is None:
-            request.task.set_error(message.error or RehydrationRequiredError())
-        elif found.status in TERMINAL:
-            request.task.set_result(False)
-        else:
-            request.task.set_error(
-                RehydrationRequiredError(
-                    f"Execution {request.execution_id} is not live in this runtime; it has to be recovered first."
-                )
-            )
-
     def _is_waiting(self, execution_id: str) -> bool:
         return any(
             isinstance(request, StartExecution) and request.start.execution_id == execution_id
@@ -439,12 +403,12 @@ class AgentsReceiver(ExecutionReceiver):
         )
         for coordinator in list(self._executions.values()):
             coordinator.abandon(cause)
-        for request in (*self._waiting, *self._stops_ahead.values()):
+        for request in self._waiting:
             request.task.set_error(cause)
+        self.stops.abandon(cause)
         self._executions.clear()
         self._slots.clear()
         self._waiting.clear()
-        self._stops_ahead.clear()
 
     def is_live(self, agent_id: str, definition_id: str) -> bool:
         """Whether the agent is loaded here; from any thread, never a query."""
