@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -41,8 +42,10 @@ def test_a_run_is_committed_in_two_transactions(writer: Answers, agent: Agent) -
 
 
 @pytest.mark.parametrize("others", [0, 1, 7], ids=["alone", "in a pair", "in a batch"])
-def test_a_stale_transition_leaves_no_row(make_writer: object, runtime_id: str, others: int) -> None:
-    writer = make_writer(start=False)  # type: ignore[operator]
+def test_a_stale_transition_leaves_no_row(
+    make_writer: Callable[..., Answers], runtime_id: str, others: int
+) -> None:
+    writer = make_writer(start=False)
     stale = Agent.create(runtime_id)
     fresh = [Agent.create(runtime_id) for _ in range(others)]
     stale.revision = 7
@@ -60,9 +63,15 @@ def test_a_stale_transition_leaves_no_row(make_writer: object, runtime_id: str, 
     assert AgentRoot.objects.get(pk=stale.root_id).agent_revision == 0
 
 
+@pytest.mark.parametrize("beside", [0, 3], ids=["alone", "in a batch"])
 @pytest.mark.parametrize("what", ["operation", "execution", "stop", "call", "invocation"])
 def test_each_comparison_refuses_alone_and_says_what_it_found(
-    writer: Answers, agent: Agent, what: str
+    make_writer: Callable[..., Answers],
+    writer: Answers,
+    agent: Agent,
+    runtime_id: str,
+    what: str,
+    beside: int,
 ) -> None:
     first = agent.admission()
     writer.commit(first)
@@ -83,7 +92,12 @@ def test_each_comparison_refuses_alone_and_says_what_it_found(
             agent.tools = [(new_id(), new_id(), new_id())]
             ending = replace(ending, tool_invocation_changes=(agent.tool_changes(0)[1],))
     before = row_counts()
-    (answer,) = writer.commit(ending)
+    others = [Agent.create(runtime_id) for _ in range(beside)]
+    together = make_writer(start=False)
+    answers = together.submit(ending, *(other.note("") for other in others))
+    together.writer.start()
+    answer, *rest = together.wait(answers)
+    assert rest == [Committed()] * beside
     assert isinstance(answer, Refused) and isinstance(answer.error, ConflictError)
     words = {
         "operation": "started, 1, " + agent.claim,
@@ -93,8 +107,11 @@ def test_each_comparison_refuses_alone_and_says_what_it_found(
         "invocation": "ToolInvocation",
     }
     assert words[what] in str(answer.error)
-    assert row_counts() == before
-    assert writer.commit(agent.ending()) == [Committed()] or what == "stop"
+    after = row_counts()
+    assert after.pop("JournalRecord") == before.pop("JournalRecord") + beside
+    assert after.pop("Content") == before.pop("Content") + beside
+    assert after == before
+    assert writer.commit(agent.ending()) == [Committed()]
 
 
 def test_two_runtimes_with_swapped_tokens_commit_nothing(writer: Answers, runtime_id: str) -> None:
@@ -114,8 +131,10 @@ def test_a_raised_token_refuses_the_former_owner(writer: Answers, agent: Agent) 
     assert isinstance(answer, Refused) and f"token {agent.token + 1}" in str(answer.error)
 
 
-def test_a_poisoned_row_in_a_batch_of_fifty_fails_alone(make_writer: object, runtime_id: str) -> None:
-    writer = make_writer(start=False)  # type: ignore[operator]
+def test_a_poisoned_row_in_a_batch_of_fifty_fails_alone(
+    make_writer: Callable[..., Answers], runtime_id: str
+) -> None:
+    writer = make_writer(start=False)
     agents = [Agent.create(runtime_id) for _ in range(50)]
     works = [one.admission() for one in agents]
     works[23] = replace(works[23], events=(works[23].events[0]._replace(payload="{not json"),))
@@ -134,8 +153,10 @@ def test_a_poisoned_row_in_a_batch_of_fifty_fails_alone(make_writer: object, run
     assert writer.writer.metrics.bisections >= 2
 
 
-def test_a_text_that_the_database_cannot_hold_fails_alone(make_writer: object, runtime_id: str) -> None:
-    writer = make_writer(start=False)  # type: ignore[operator]
+def test_a_text_that_the_database_cannot_hold_fails_alone(
+    make_writer: Callable[..., Answers], runtime_id: str
+) -> None:
+    writer = make_writer(start=False)
     agents = [Agent.create(runtime_id) for _ in range(3)]
     works = [one.note() for one in agents]
     works[1] = replace(works[1], journal=(works[1].journal[0]._replace(kind="surrogate \ud800"),))
@@ -146,8 +167,10 @@ def test_a_text_that_the_database_cannot_hold_fails_alone(make_writer: object, r
     assert isinstance(second, Refused) and isinstance(second.error, StorageError)
 
 
-def test_transitions_of_one_root_are_committed_one_after_the_other(make_writer: object, agent: Agent) -> None:
-    writer = make_writer(start=False)  # type: ignore[operator]
+def test_transitions_of_one_root_are_committed_one_after_the_other(
+    make_writer: Callable[..., Answers], agent: Agent
+) -> None:
+    writer = make_writer(start=False)
     works = []
     for place in range(5):
         works.append(agent.note(f"note {place}"))
@@ -159,8 +182,10 @@ def test_transitions_of_one_root_are_committed_one_after_the_other(make_writer: 
     assert list(JournalRecord.objects.values_list("sequence", flat=True)) == [1, 2, 3, 4, 5]
 
 
-def test_what_waits_is_committed_together_up_to_the_limit(make_writer: object, runtime_id: str) -> None:
-    writer = make_writer(start=False, batch_limit=8)  # type: ignore[operator]
+def test_what_waits_is_committed_together_up_to_the_limit(
+    make_writer: Callable[..., Answers], runtime_id: str
+) -> None:
+    writer = make_writer(start=False, batch_limit=8)
     works = [Agent.create(runtime_id).note() for _ in range(20)]
     answers = writer.submit(*works)
     writer.writer.start()
@@ -210,7 +235,7 @@ def test_an_operation_step_is_compared_by_state_attempt_and_claim(writer: Answer
     (answer,) = writer.commit(agent.claim_step(0))
     assert isinstance(answer, Refused) and "queued, 1, None; found started" in str(answer.error)
     agent.token += 1
-    (answer,) = writer.commit(agent.claim_step(1, expected_state="started"))
+    (answer,) = writer.commit(agent.claim_step(1, expected_state="started", expected_claim=agent.tools[1][2]))
     assert isinstance(answer, Refused) and "fencing token" in str(answer.error)
 
 
@@ -234,8 +259,10 @@ def test_a_purge_empties_the_history_and_keeps_the_root(
     assert LLMCall.objects.count() == 1
 
 
-def test_a_beat_goes_first_and_says_when_the_runtime_is_lost(make_writer: object, runtime_id: str) -> None:
-    writer = make_writer(start=False)  # type: ignore[operator]
+def test_a_beat_goes_first_and_says_when_the_runtime_is_lost(
+    make_writer: Callable[..., Answers], runtime_id: str
+) -> None:
+    writer = make_writer(start=False)
     order: list[str] = []
     agents = [Agent.create(runtime_id) for _ in range(3)]
     for one in agents:
@@ -248,9 +275,9 @@ def test_a_beat_goes_first_and_says_when_the_runtime_is_lost(make_writer: object
 
 
 def test_after_close_everything_is_refused_and_what_waited_is_answered(
-    make_writer: object, runtime_id: str
+    make_writer: Callable[..., Answers], runtime_id: str
 ) -> None:
-    writer = make_writer(start=False)  # type: ignore[operator]
+    writer = make_writer(start=False)
     waiting = writer.submit(Agent.create(runtime_id).note())
     writer.writer.close()
     (late,) = writer.commit(Agent.create(runtime_id).note())
