@@ -268,7 +268,7 @@ class Barriers:
         changes = self._record_last(draft, run)
         if run.tools:
             changes |= self.tool_rows.record(draft, replace(run, **changes), run.tools)
-        for work in self.operations.leftovers():
+        for work in self.operations.left_open.values():
             self.operations.close(draft, work, OperationState.FAILED, None)
         self._record_ending(draft, ending, changes)
         return self._finish(draft, run, changes, ending.status, ExecutionPhase.ENDED, hook=hook)

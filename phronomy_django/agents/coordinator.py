@@ -100,7 +100,8 @@ class Coordinator:
             owner_id=services.runtime_id,
             work_for=runner.fresh,
             current=runner.current,
-            leftovers=lambda: runner.still_running(self._operations),
+            still_runs=runner.still_runs,
+            left_open={},
         )
         self.barriers = Barriers(
             live=live,

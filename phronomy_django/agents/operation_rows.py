@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from phronomy_django.agents.draft import Draft
@@ -18,14 +18,16 @@ __all__ = ["OperationRows"]
 class OperationRows:
     """``work_for(pool)`` gives a fresh operation, ``started`` if a slot of the pool is reserved (HARD_POINTS 7).
 
-    ``current(work)`` is the attempt and claim that count now; ``leftovers`` are operations whose answer is recorded
-    while their body still runs.
+    ``current(work)`` is the attempt and claim that count now; ``still_runs(work)`` says whether its body, given up,
+    has not ended. ``left_open`` holds the operations whose answer was recorded while their body ran: their rows are
+    closed when the run ends, which waits for them.
     """
 
     owner_id: str
     work_for: Callable[[str], Work]
     current: Callable[[Work], Work]
-    leftovers: Callable[[], Sequence[Work]]
+    still_runs: Callable[[Work], bool]
+    left_open: dict[str, Work]
 
     @staticmethod
     def on_loop() -> Work:
@@ -74,3 +76,5 @@ class OperationRows:
             None if still_runs else draft.now,
         )
         draft.operation_changes.append(change)
+        if still_runs:
+            self.left_open[work.operation_id] = work

@@ -174,13 +174,10 @@ class OperationRunner:
         operation = self._live.get(work.operation_id)
         return self._ended.get(work.operation_id, work) if operation is None else operation.work
 
-    def still_running(self, operation_ids: frozenset[str]) -> tuple[Work, ...]:
-        """Of these, the operations that have their answer while their body still runs."""
-        return tuple(
-            operation.work
-            for operation_id in operation_ids
-            if (operation := self._live.get(operation_id)) is not None and operation.answered
-        )
+    def still_runs(self, work: Work) -> bool:
+        """Whether the operation has its answer while its body, given up, has not ended."""
+        operation = self._live.get(work.operation_id)
+        return operation is not None and operation.answered
 
     def forget(self, operation_ids: frozenset[str]) -> None:
         """A session is gone: cancel its work and expect nothing more of it."""

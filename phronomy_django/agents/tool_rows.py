@@ -151,6 +151,6 @@ class ToolRows:
                 state = OperationState.CANCELLED
             case _:
                 state = OperationState.FAILED
-        if work.operation_id in {leftover.operation_id for leftover in self.operations.leftovers()}:
+        if self.operations.still_runs(work):
             state = OperationState.STARTED  # its body was given up but still runs: closed when it ends
         self.operations.close(draft, work, state, content_id)

@@ -275,7 +275,7 @@ def test_generators_are_refused() -> None:
             tool(function)
 
 
-@pytest.mark.parametrize("thing", [Opaque, 3, tool(plain), staticmethod(plain)], ids=repr)
+@pytest.mark.parametrize("thing", [Opaque, 3, tool(plain), staticmethod(plain)])
 def test_what_is_no_function_is_refused(thing: Any) -> None:
     with pytest.raises(ConfigurationError, match="takes a function"):
         tool(thing)
@@ -352,7 +352,7 @@ class TestCheckTools:
         with pytest.raises(ConfigurationError, match=r"'plain' .*test_definition\.plain and .*other\)"):
             check_tools([tool(plain), tool(name="plain")(other)])
 
-    @pytest.mark.parametrize("tools", [[plain], ["plain"], "plain", None, 3, tool(plain)], ids=repr)
+    @pytest.mark.parametrize("tools", [[plain], ["plain"], "plain", None, 3, tool(plain)])
     def test_what_is_no_list_of_tools_is_refused(self, tools: Any) -> None:
         with pytest.raises(ConfigurationError, match="tool"):
             check_tools(tools)
