@@ -29,7 +29,7 @@ from phronomy_django.domain.messages import (
 )
 from phronomy_django.domain.statuses import ToolInvocationStatus
 from phronomy_django.llm import LLMAdapter
-from phronomy_django.store import load_contents
+from phronomy_django.store import close_connections, load_contents
 from phronomy_django.tools import (
     BoundArguments,
     ToolArgumentError,
@@ -115,8 +115,10 @@ def _known(run: Run, message: Message) -> ContextMessage:
 # --- provider calls ---------------------------------------------------------------------------------------
 
 
-def provider_request(definition: Definition, run: Run, model_name: str) -> LLMRequest:
-    """The request that the run's manifest describes."""
+def provider_request(
+    definition: Definition, run: Run, model_name: str, contents: Mapping[str, bytes]
+) -> LLMRequest:
+    """The request that the run's manifest describes; ``contents`` are bytes that need not be loaded."""
     return LLMRequest(
         model=model_name,
         messages=tuple(item.message for item in run.messages),
@@ -127,6 +129,7 @@ def provider_request(definition: Definition, run: Run, model_name: str) -> LLMRe
         output_schema=definition.output_schema,
         settings=definition.model_settings,
         timeout=definition.llm_timeout,
+        contents=contents,
     )
 
 
@@ -211,17 +214,25 @@ def provider_body(
     """The body of a provider call for its pool: a coroutine function, or a function for a thread."""
 
     async def attempt() -> ProviderOutcome:
-        media = media_of(request)
+        missing = media_of(request) - request.contents.keys()
         ready = request
-        if media:
-            contents = await asyncio.to_thread(load_contents, media, database)
-            ready = replace(request, contents=contents)
+        if missing:
+            stored = await asyncio.to_thread(_load, missing, database)
+            ready = replace(request, contents={**request.contents, **stored})
         return await call_provider(definition, adapter, ready, on_delta)
 
     def attempt_in_thread() -> ProviderOutcome:
         return asyncio.run(attempt())
 
     return lambda _: attempt_in_thread if in_thread else attempt
+
+
+def _load(content_ids: frozenset[str], database: str) -> dict[str, bytes]:
+    """On a thread that asyncio keeps: nothing of the database may stay open there."""
+    try:
+        return load_contents(content_ids, database)
+    finally:
+        close_connections()
 
 
 def with_attempts(outcome: ProviderOutcome, attempts: int) -> ProviderOutcome:

@@ -40,6 +40,7 @@ from phronomy_django.agents.services import Services
 from phronomy_django.agents.session import TABLE
 from phronomy_django.agents.tool_bodies import ToolBodies
 from phronomy_django.agents.tool_rows import ToolRows
+from phronomy_django.domain.canonical import content_id_of
 from phronomy_django.domain.errors import BackpressureError
 from phronomy_django.domain.statuses import StopKind, ToolInvocationStatus
 from phronomy_django.engine import FSMSession, SessionEvent, TaskCancelledError, TaskResult, TaskTimeoutError
@@ -92,6 +93,7 @@ class Coordinator:
         self.start = start
         self.feed = feed
         self.tasks = [task]
+        self._contents = {content_id_of(body): body for body, _ in start.attachments}
         self.stop_tasks: list[TaskResult[bool]] = []
         self.recovery_required = False
         self._timers: list[Any] = []
@@ -266,6 +268,7 @@ class Coordinator:
             call=call,
             feed=self.feed,
             stream=self.start.stream,
+            contents=self._contents,
         )
         self.feed.active_call = call.llm_call_id
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from phronomy_django.agents import bodies
@@ -33,6 +33,7 @@ class ProviderCall:
         call: LLMCallState,
         feed: Feed,
         stream: bool,
+        contents: Mapping[str, bytes],
     ) -> None:
         self.definition = definition
         self.call = call
@@ -48,7 +49,7 @@ class ProviderCall:
         self.body: Callable[[int], Callable[[], Any]] = bodies.provider_body(
             definition,
             adapter,
-            bodies.provider_request(definition, run, model_name),
+            bodies.provider_request(definition, run, model_name, contents),
             on_delta,
             database=services.database,
             in_thread=not self.asynchronous,

@@ -355,7 +355,10 @@ def test_images_and_files_reach_the_adapter_as_bytes_and_are_stored_once(define:
     assert isinstance(message, UserMessage)
     image, file = message.parts[1], message.parts[2]
     assert isinstance(image, Image) and isinstance(file, File)
-    assert seen[0].contents == {image.content_id: b"png-bytes", file.content_id: b"pdf-bytes"}
+    expected = {image.content_id: b"png-bytes", file.content_id: b"pdf-bytes"}
+    assert seen[0].contents == expected
+    assert agent.invoke("and again", timeout=30).output == "seen"
+    assert seen[1].contents == expected, "the bytes of an earlier run come from the database"
 
 
 def test_text_that_no_database_holds_is_replaced_visibly_and_the_run_goes_on(define: Define) -> None:
