@@ -134,6 +134,7 @@ def databases() -> Iterator[Mapping[str, str]]:
 def child_of(module: str, database: str) -> Iterator[Child]:
     child = Child(module, database)
     try:
+        child.wait_ready()
         yield child
     finally:
         child.close()

@@ -14,6 +14,7 @@ from typing import Any
 __all__ = ["Child", "serve"]
 
 ROOT = Path(__file__).resolve().parent.parent
+_READY = "ready"
 
 
 class Child:
@@ -29,6 +30,12 @@ class Child:
             stdout=subprocess.PIPE,
             text=True,
         )
+
+    def wait_ready(self) -> None:
+        """Return once the child has been prepared and serves: its start disturbs nobody's figures."""
+        assert self._process.stdout is not None
+        if self._process.stdout.readline().strip() != _READY:
+            raise RuntimeError(f"{self.module} ended with exit code {self._process.wait()} before it served.")
 
     def ask(self, **request: Any) -> Any:
         """The answer to ``request``. Raises ``RuntimeError`` with the child's own traceback."""
@@ -60,6 +67,7 @@ def serve(answer: Callable[..., Any]) -> None:
     Whatever else prints goes to standard error.
     """
     channel, sys.stdout = sys.stdout, sys.stderr
+    print(_READY, file=channel, flush=True)
     for line in sys.stdin:
         try:
             said: dict[str, Any] = {"result": answer(**json.loads(line))}

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.child import Child
 
-__all__ = ["CONTENDERS", "FORMS", "PEERS", "compare", "measure_runs"]
+__all__ = ["CONTENDERS", "FORMS", "PEERS", "compare", "measure_runs", "start"]
 
 MODULES = {
     "floor": "bench.floor",
@@ -24,7 +24,11 @@ _MANY = 1_000_000
 
 
 def start(databases: Mapping[str, str]) -> dict[str, Child]:
-    return {name: Child(module, databases[name]) for name, module in MODULES.items()}
+    """A process for each contender, all of them ready before anything is measured."""
+    children = {name: Child(module, databases[name]) for name, module in MODULES.items()}
+    for child in children.values():
+        child.wait_ready()
+    return children
 
 
 def measure_runs(
