@@ -29,7 +29,7 @@ from phronomy_django.domain.messages import (
 )
 from phronomy_django.domain.statuses import ToolInvocationStatus
 from phronomy_django.llm import LLMAdapter
-from phronomy_django.store import close_connections, load_contents
+from phronomy_django.store import in_passing_thread, load_contents
 from phronomy_django.tools import (
     BoundArguments,
     ToolArgumentError,
@@ -217,7 +217,7 @@ def provider_body(
         missing = media_of(request) - request.contents.keys()
         ready = request
         if missing:
-            stored = await asyncio.to_thread(_load, missing, database)
+            stored = await in_passing_thread(load_contents, missing, database)
             ready = replace(request, contents={**request.contents, **stored})
         return await call_provider(definition, adapter, ready, on_delta)
 
@@ -225,14 +225,6 @@ def provider_body(
         return asyncio.run(attempt())
 
     return lambda _: attempt_in_thread if in_thread else attempt
-
-
-def _load(content_ids: frozenset[str], database: str) -> dict[str, bytes]:
-    """On a thread that asyncio keeps: nothing of the database may stay open there."""
-    try:
-        return load_contents(content_ids, database)
-    finally:
-        close_connections()
 
 
 def with_attempts(outcome: ProviderOutcome, attempts: int) -> ProviderOutcome:

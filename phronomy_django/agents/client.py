@@ -27,7 +27,7 @@ from phronomy_django.domain.errors import (
 from phronomy_django.domain.ids import new_id
 from phronomy_django.domain.statuses import StopKind
 from phronomy_django.engine import EventLoop, EventLoopReentrancyError, TaskResult
-from phronomy_django.store import RootSnapshot, create_root, load_execution, load_root
+from phronomy_django.store import RootSnapshot, create_root, in_passing_thread, load_execution, load_root
 
 __all__ = [
     "await_result",
@@ -145,7 +145,7 @@ def run_blocking(start: Callable[[], ExecutionTask], timeout: float | None) -> E
 
 async def await_result(start: Callable[[], ExecutionTask], timeout: float | None) -> ExecutionResult:
     """Start off the asyncio loop (the checks may query or import), then await."""
-    here = await asyncio.to_thread(host) if live_host() is None else host()
+    here = await in_passing_thread(host) if live_host() is None else host()
     if here.inline:
         return start().wait_result(timeout)
     task = start()

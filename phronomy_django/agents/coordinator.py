@@ -73,7 +73,7 @@ class CommitDue:
 
 
 class Coordinator:
-    """One execution on the loop. ``tasks`` are the callers that wait for it."""
+    """One execution on the loop. ``task`` is what its caller waits for."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Coordinator:
         self.live = live
         self.start = start
         self.feed = feed
-        self.tasks = [task]
+        self.task = task
         self._contents = {content_id_of(body): body for body, _ in start.attachments}
         self.stop_tasks: list[TaskResult[bool]] = []
         self.recovery_required = False
@@ -392,15 +392,13 @@ class Coordinator:
         result = self._result(run)
         self._leave()
         self.receiver.finished(self, run.own)
-        for task in self.tasks:
-            task.set_result(result)
+        self.task.set_result(result)
         self._answer_stops(False)
 
     def _fail(self, error: BaseException) -> None:
         self._leave()
         self.receiver.failed(self, error)
-        for task in self.tasks:
-            task.set_error(error)
+        self.task.set_error(error)
         for waiting in self.stop_tasks:
             waiting.set_error(error)
         self.stop_tasks.clear()
@@ -419,9 +417,9 @@ class Coordinator:
     def abandon(self, error: BaseException) -> None:
         """The loop is gone: settle the callers; the rows say how far the execution came."""
         self._leave()
-        waiting: list[TaskResult[Any]] = [*self.tasks, *self.stop_tasks]
-        for task in waiting:
-            task.set_error(error)
+        self.task.set_error(error)
+        for waiting in self.stop_tasks:
+            waiting.set_error(error)
 
     def _stop_after(self, seconds: float, kind: StopKind, reason: str) -> None:
         def due() -> None:

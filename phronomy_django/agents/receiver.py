@@ -27,6 +27,7 @@ from phronomy_django.agents.messages import (
 from phronomy_django.agents.operations import OperationMessage, OperationRunner
 from phronomy_django.agents.run import ContextMessage
 from phronomy_django.agents.services import Services
+from phronomy_django.agents.slots import Slot, Slots
 from phronomy_django.agents.stops import Stops
 from phronomy_django.domain.errors import (
     AgentBusyError,
@@ -48,26 +49,14 @@ logger = logging.getLogger("phronomy_django.agents")
 AGENTS = "agents"
 
 
-class _Slot:
-    """One agent in this runtime: its live state if it is loaded, and who holds its admission."""
-
-    __slots__ = ("coordinator", "live", "token")
-
-    def __init__(self) -> None:
-        self.live: LiveAgent | None = None
-        self.token: OwnerToken | None = None
-        self.coordinator: Coordinator | None = None
-
-
 class AgentsReceiver(ExecutionReceiver):
     """See the module."""
 
     def __init__(self, services: Services) -> None:
         super().__init__(services.loop)
         self.services = services
-        self._slots: dict[str, _Slot] = {}
+        self._slots = Slots(services.loop, self, services.max_live_agents)
         self._executions: dict[str, Coordinator] = {}
-        self._active = 0
         self._waiting: set[Any] = set()
         self.stops = Stops(services, self.post, self._executions, self._is_waiting)
         self.runner = OperationRunner(
@@ -90,7 +79,7 @@ class AgentsReceiver(ExecutionReceiver):
         return self.loop.post_execution(self, request, admission=True, completion=request.task)
 
     def idle(self) -> bool:
-        return self._active == 0
+        return self._slots.idle()
 
     # --- delivery -------------------------------------------------------------------------------------------
 
@@ -124,16 +113,11 @@ class AgentsReceiver(ExecutionReceiver):
 
     def _admit(self, request: Request) -> None:
         slot = self._slots.get(request.agent_id)
-        if slot is None:
-            slot = self._slots[request.agent_id] = _Slot()
-        if slot.token is not None:
-            self._refuse_busy(slot, request)
+        if slot.request is not None:
+            self._join_or_refuse(slot.request, slot.coordinator, request)
             return
-        token = OwnerToken()
         try:
-            with self.loop.admit_execution(self):
-                slot.token = token
-                self._active += 1
+            token = self._slots.admit(slot, request)
         except RuntimeShutdownError as error:
             request.task.set_error(error)
             return
@@ -143,19 +127,23 @@ class AgentsReceiver(ExecutionReceiver):
         else:
             self._run(slot, request, token)
 
-    def _refuse_busy(self, slot: _Slot, request: Request) -> None:
-        running = slot.coordinator
-        if running is not None and isinstance(request, StartExecution):
-            key = request.start.idempotency_key
-            if key is not None and key == running.start.idempotency_key:
-                if request.start.digest == running.start.digest:
-                    request.task.execution_id = running.start.execution_id
-                    running.tasks.append(request.task)
+    def _join_or_refuse(self, holder: Request, running: Coordinator | None, request: Request) -> None:
+        what, more = "another request", ""
+        if isinstance(holder, StartExecution):
+            key = holder.start.idempotency_key
+            if (
+                isinstance(request, StartExecution)
+                and key is not None
+                and key == request.start.idempotency_key
+            ):
+                if request.start.digest == holder.start.digest:
+                    request.task.follow(holder.task)
                 else:
                     request.task.set_error(_other_input(request.agent_id, key))
                 return
-        what = f"execution {running.start.execution_id}" if running is not None else "another request"
-        more = ", which waits for recovery" if running is not None and running.recovery_required else ""
+            what = f"execution {holder.start.execution_id}"
+            if running is not None and running.recovery_required:
+                more = ", which waits for recovery"
         self._refuse(
             request,
             AgentBusyError(
@@ -164,7 +152,7 @@ class AgentsReceiver(ExecutionReceiver):
             ),
         )
 
-    def _load(self, slot: _Slot, request: Request, token: OwnerToken, key: str | None) -> None:
+    def _load(self, slot: Slot, request: Request, token: OwnerToken, key: str | None) -> None:
         services, live = self.services, slot.live
         agent_id, size = request.agent_id, request.definition.context_window
         self._waiting.add(request)
@@ -192,17 +180,17 @@ class AgentsReceiver(ExecutionReceiver):
         request, slot, found = message.request, self._slots[message.request.agent_id], message.found
         self._waiting.discard(request)
         if found is None:
-            self._release(request.agent_id, message.token)
+            self._slots.release(request.agent_id, message.token)
             self._refuse(request, message.error or RehydrationRequiredError())
             return
         if slot.live is None:
             error = self._take(slot, request, found)
             if error is not None:
-                self._release(request.agent_id, message.token)
+                self._slots.release(request.agent_id, message.token)
                 self._refuse(request, error)
                 return
         if found.earlier is not None and isinstance(request, StartExecution):
-            self._release(request.agent_id, message.token)
+            self._slots.release(request.agent_id, message.token)
             self._answer_earlier(request, found.earlier)
             return
         self._run(slot, request, message.token)
@@ -212,7 +200,7 @@ class AgentsReceiver(ExecutionReceiver):
         if isinstance(request, StartExecution):
             self.stops.refused(request.start.execution_id, error)
 
-    def _take(self, slot: _Slot, request: Request, found: LoadedAgent) -> Exception | None:
+    def _take(self, slot: Slot, request: Request, found: LoadedAgent) -> Exception | None:
         root, definition = found.root, request.definition
         if (root.definition_id, root.definition_version) != (
             definition.definition_id,
@@ -259,9 +247,9 @@ class AgentsReceiver(ExecutionReceiver):
         task.execution_id = earlier.execution_id
         task.set_result(stored_result(earlier, request.definition))
 
-    def _run(self, slot: _Slot, request: Request, token: OwnerToken) -> None:
+    def _run(self, slot: Slot, request: Request, token: OwnerToken) -> None:
         if slot.live is None:
-            self._release(request.agent_id, token)
+            self._slots.release(request.agent_id, token)
             request.task.set_error(RehydrationRequiredError())
             return
         if isinstance(request, Change):
@@ -282,27 +270,6 @@ class AgentsReceiver(ExecutionReceiver):
         coordinator.begin()
         self.stops.begun(coordinator)
 
-    def _release(self, agent_id: str, token: OwnerToken | None) -> None:
-        """Free an admission; only the token that took it can."""
-        slot = self._slots.get(agent_id)
-        if slot is None or slot.token is not token or token is None:
-            return
-        with self.loop.synchronize_execution_state():
-            slot.token = None
-            slot.coordinator = None
-            self._active -= 1
-        self._slots.pop(agent_id)
-        if slot.live is not None:
-            self._slots[agent_id] = slot  # at the end: the most recently used
-            self._evict()
-
-    def _evict(self) -> None:
-        surplus = len(self._slots) - self.services.max_live_agents
-        if surplus <= 0:
-            return
-        for agent_id in [name for name, slot in self._slots.items() if slot.token is None][:surplus]:
-            del self._slots[agent_id]
-
     # --- the end of executions --------------------------------------------------------------------------------
 
     def finished(self, coordinator: Coordinator, own: tuple[ContextMessage, ...]) -> None:
@@ -316,20 +283,17 @@ class AgentsReceiver(ExecutionReceiver):
         """The run cannot go on here. Its rows say how far it came; what is live of the agent is dropped."""
         logger.error("Execution %s stopped: %s", coordinator.start.execution_id, error)
         if coordinator.recovery_required:
-            with self.loop.synchronize_execution_state():
-                self._active -= 1  # it keeps its admission and does not prolong a shutdown
+            self._slots.suspend()
             self._executions.pop(coordinator.start.execution_id, None)
             return
-        slot = self._slots.get(coordinator.live.agent_id)
-        if slot is not None:
-            slot.live = None
+        self._slots[coordinator.live.agent_id].live = None
         self._forget(coordinator)
 
     def _forget(self, coordinator: Coordinator) -> None:
         self._executions.pop(coordinator.start.execution_id, None)
-        slot = self._slots.get(coordinator.live.agent_id)
-        if slot is not None and slot.coordinator is coordinator:
-            self._release(coordinator.live.agent_id, slot.token)
+        slot = self._slots[coordinator.live.agent_id]
+        if slot.coordinator is coordinator:
+            self._slots.release(coordinator.live.agent_id, slot.token)
 
     def _observe(self, coordinator: Coordinator) -> None:
         if not execution_finished.receivers:
@@ -379,11 +343,11 @@ class AgentsReceiver(ExecutionReceiver):
                 live.context = ()
             else:
                 slot.live = None
-            self._release(change.agent_id, message.token)
+            self._slots.release(change.agent_id, message.token)
             change.task.set_result(None)
             return
         slot.live = None
-        self._release(change.agent_id, message.token)
+        self._slots.release(change.agent_id, message.token)
         error = None if isinstance(message.answer, Committed) else message.answer.error
         change.task.set_error(error or RehydrationRequiredError())
 
@@ -412,9 +376,7 @@ class AgentsReceiver(ExecutionReceiver):
 
     def is_live(self, agent_id: str, definition_id: str) -> bool:
         """Whether the agent is loaded here; from any thread, never a query."""
-        slot = self._slots.get(agent_id)
-        live = None if slot is None else slot.live
-        return live is not None and live.definition.definition_id == definition_id
+        return self._slots.is_live(agent_id, definition_id)
 
     @property
     def live_agents(self) -> int:

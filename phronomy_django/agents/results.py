@@ -139,6 +139,19 @@ class ExecutionTask(TaskResult[ExecutionResult]):
                 f"wait again, read its result later, or cancel it."
             ) from None
 
+    def follow(self, first: ExecutionTask) -> None:
+        """End as ``first`` ends: this caller asked for the same execution by its idempotency key."""
+        self.execution_id = first.execution_id
+
+        def ended(_: object) -> None:
+            self.execution_id = first.execution_id
+            if first.error is None:
+                self.set_result(first.result())
+            else:
+                self.set_error(first.error)
+
+        first.on_complete(ended)
+
 
 def result_not_found(execution_id: str) -> NotFoundError:
     return NotFoundError(f"There is no execution {execution_id!r}.")

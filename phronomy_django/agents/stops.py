@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from phronomy_django.agents.messages import StopExecution, StopLookedUp
@@ -36,21 +37,19 @@ class Stops:
         self._post = post
         self._live = live
         self._expected = expected
-        self._ahead: dict[str, StopExecution] = {}
+        self._ahead: dict[str, list[StopExecution]] = {}
 
     def begun(self, coordinator: Coordinator) -> None:
         """An execution has begun: hand it the stop that waited for it."""
         execution_id = coordinator.start.execution_id
         self.reserved.discard(execution_id)
-        ahead = self._ahead.pop(execution_id, None)
-        if ahead is not None:
-            coordinator.stop(ahead.stop, ahead.task)
+        for request in self._ahead.pop(execution_id, ()):
+            coordinator.stop(request.stop, request.task)
 
     def refused(self, execution_id: str, error: BaseException) -> None:
         """The start with this id was refused: there will be nothing to stop."""
-        ahead = self._ahead.pop(execution_id, None)
-        if ahead is not None:
-            ahead.task.set_error(error)
+        for request in self._ahead.pop(execution_id, ()):
+            request.task.set_error(error)
 
     def request(self, request: StopExecution) -> None:
         coordinator = self._live.get(request.execution_id)
@@ -58,7 +57,7 @@ class Stops:
             coordinator.stop(request.stop, request.task)
             return
         if request.execution_id in self.reserved or self._expected(request.execution_id):
-            self._ahead[request.execution_id] = request
+            self._ahead.setdefault(request.execution_id, []).append(request)
             return
         database = self._services.database
 
@@ -76,7 +75,7 @@ class Stops:
         if coordinator is not None:
             coordinator.stop(request.stop, request.task)
         elif isinstance(message.error, NotFoundError) and self._expected(request.execution_id):
-            self._ahead[request.execution_id] = request
+            self._ahead.setdefault(request.execution_id, []).append(request)
         elif found is None:
             request.task.set_error(message.error or RehydrationRequiredError())
         elif found.status in TERMINAL:
@@ -90,6 +89,6 @@ class Stops:
 
     def abandon(self, error: BaseException) -> None:
         """The loop is gone."""
-        for request in self._ahead.values():
+        for request in chain.from_iterable(self._ahead.values()):
             request.task.set_error(error)
         self._ahead.clear()

@@ -1,6 +1,6 @@
 """The store: the one durable writer, ownership, reads, and what runs in our transactions (DESIGN §5, §6, §8)."""
 
-from phronomy_django.store.connections import close_connections, with_connections
+from phronomy_django.store.connections import close_connections, in_passing_thread, with_connections
 from phronomy_django.store.metrics import WriterMetrics
 from phronomy_django.store.ownership import (
     beat,
@@ -69,6 +69,7 @@ __all__ = [
     "close_connections",
     "create_root",
     "find_by_idempotency_key",
+    "in_passing_thread",
     "load_content",
     "load_contents",
     "load_context",

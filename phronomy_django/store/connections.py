@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
@@ -10,7 +11,7 @@ from django.db import connections
 
 from phronomy_django.domain.errors import ConfigurationError
 
-__all__ = ["close_connections", "only_database", "with_connections"]
+__all__ = ["close_connections", "in_passing_thread", "only_database", "with_connections"]
 
 T = TypeVar("T")
 
@@ -38,6 +39,18 @@ def _close_old() -> None:
 def close_connections() -> None:
     """Close all connections of this thread; the last thing that a thread of ours does."""
     connections.close_all()
+
+
+async def in_passing_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """Await ``function(*arguments)`` on a thread that asyncio keeps: nothing of a database stays open there."""
+
+    def call() -> T:
+        try:
+            return function(*arguments)
+        finally:
+            close_connections()
+
+    return await asyncio.to_thread(call)
 
 
 @contextmanager
