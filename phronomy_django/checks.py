@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,11 +13,14 @@ from django.core.checks import Warning as CheckWarning
 from django.db import connections, router
 from django.utils.connection import ConnectionDoesNotExist
 
-from phronomy_django.agents.registry import definitions
+from phronomy_django.agents.registry import definitions, duplicates
 from phronomy_django.conf import PhronomySettings, read_settings
 from phronomy_django.domain.errors import PhronomyError
 
 __all__ = ["check_agents", "check_database", "check_settings", "register_checks"]
+
+
+_SYNCHRONOUS = re.compile(r"\bsynchronous\s*=\s*(\w+)", re.IGNORECASE)
 
 
 def register_checks() -> None:
@@ -48,7 +52,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 
 
 def check_database(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """E010 to E014, W010: the alias, its engine, its options, and whether the routers keep our tables there."""
+    """E010 to E015, W010: the alias, its engine, its options, and whether the routers keep our tables there."""
     found, _ = _settings()
     alias = found.database
     try:
@@ -89,6 +93,16 @@ def check_database(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
                     id="phronomy.W010",
                 )
             )
+        synchronous = _SYNCHRONOUS.search(str(options.get("init_command", "")))
+        if synchronous is not None and synchronous[1].upper() not in ("FULL", "EXTRA", "2", "3"):
+            messages.append(
+                Error(
+                    f"The SQLite database {alias!r} sets synchronous={synchronous[1]}: a power failure would lose what "
+                    f"was confirmed.",
+                    hint="Set PRAGMA synchronous=FULL.",
+                    id="phronomy.E015",
+                )
+            )
         if found.runtime == "hosted":
             messages.append(
                 Error(
@@ -113,9 +127,12 @@ def _routing(alias: str) -> Iterable[CheckMessage]:
 
 
 def check_agents(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """E020: an unknown pool. E021: a model that cannot be reached as it is named."""
+    """E020: an unknown pool. E021: a model that cannot be reached as it is named. E022: one id for two agents."""
     found, _ = _settings()
-    messages: list[CheckMessage] = []
+    messages: list[CheckMessage] = [
+        Error(problem, hint="Records name a definition by its id.", id="phronomy.E022")
+        for problem in duplicates()
+    ]
     for definition in definitions():
         name = definition.agent_class.__qualname__
         try:

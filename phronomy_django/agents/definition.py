@@ -8,14 +8,14 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from decimal import Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, TypeAdapter
 
-from phronomy_django.domain.canonical import canonical_bytes
+from phronomy_django.domain.canonical import canonical_bytes, storable_text
 from phronomy_django.domain.errors import ConfigurationError, SerializationError
 from phronomy_django.llm import LLMAdapter, RetryPolicy, model_label, resolve_model
 from phronomy_django.tools import ToolDefinition, check_tools
@@ -42,6 +42,26 @@ class UsageLimits:
     tool_calls: int | None = None
     cost: Decimal | None = None
     wall_time: float | None = None
+
+    def __post_init__(self) -> None:
+        for limit in fields(self):
+            value = getattr(self, limit.name)
+            number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+            if value is not None and not (number and value > 0):
+                raise ConfigurationError(
+                    f"UsageLimits.{limit.name} is {value!r}; it has to be more than 0, or None."
+                )
+
+
+_KINDS: tuple[tuple[str, Any, str], ...] = (
+    ("instructions", str, "a string"),
+    ("pool", str, "the name of a pool"),
+    ("model_settings", Mapping, "a mapping"),
+    ("usage_limits", UsageLimits | None, "a UsageLimits or None"),
+    ("llm_timeout", int | float, "a number of seconds"),
+    ("llm_retry", RetryPolicy, "a RetryPolicy"),
+    ("replay_safe", bool, "True or False"),
+)
 
 
 @dataclass(frozen=True)
@@ -106,16 +126,27 @@ def compile_definition(cls: type[Agent]) -> Definition:
         raise ConfigurationError(f"{name} has no definition_id; set one that stays the same for ever.")
     if len(cls.definition_id) > 200:
         raise ConfigurationError(f"{name}.definition_id is longer than 200 characters.")
+    if storable_text(cls.definition_id) != cls.definition_id:
+        raise ConfigurationError(f"{name}.definition_id holds a character that no database stores.")
     for attribute, least in (("definition_version", 1), ("max_iterations", 1), ("context_window", 0)):
         value = getattr(cls, attribute)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise ConfigurationError(
                 f"{name}.{attribute} is {value!r}; it has to be a whole number from {least}."
             )
-    if not isinstance(cls.instructions, str):
+    for attribute, kind, words in _KINDS:
+        value = getattr(cls, attribute)
+        if not isinstance(value, kind):
+            raise ConfigurationError(f"{name}.{attribute} is a {type(value).__name__}; it has to be {words}.")
+    if isinstance(cls.llm_timeout, bool) or not cls.llm_timeout > 0:
         raise ConfigurationError(
-            f"{name}.instructions is a {type(cls.instructions).__name__}; it has to be a string."
+            f"{name}.llm_timeout is {cls.llm_timeout!r}; it has to be a number of seconds."
         )
+    for method in (*_PREPARATION_METHODS, "on_admission", "on_terminal"):
+        if inspect.iscoroutinefunction(getattr(cls, method)):
+            raise ConfigurationError(
+                f"{name}.{method} is async; it runs on a thread and has to be a plain method."
+            )
     adapter = _output_adapter(cls, name)
     try:
         definition = Definition(
@@ -150,7 +181,8 @@ def compile_definition(cls: type[Agent]) -> Definition:
 
 def _models(cls: type[Agent], name: str) -> tuple[str | LLMAdapter, ...]:
     model = cls.model
-    models = (model,) if isinstance(model, str | LLMAdapter) else tuple(model)
+    listed = isinstance(model, list | tuple)
+    models: tuple[Any, ...] = tuple(model) if listed else (model,)
     if not models or not all(
         isinstance(item, LLMAdapter) or (isinstance(item, str) and item) for item in models
     ):

@@ -15,28 +15,43 @@ if TYPE_CHECKING:
 
     from phronomy_django.agents.agent import Agent
 
-__all__ = ["autodiscover", "definition_of", "definitions", "find_definition", "register", "unregister"]
+__all__ = [
+    "autodiscover",
+    "definition_of",
+    "definitions",
+    "duplicates",
+    "find_definition",
+    "register",
+    "unregister",
+]
 
 A = TypeVar("A", bound="type[Agent]")
 
 _lock = threading.Lock()
 _by_id: dict[str, Definition] = {}
+_refused: dict[str, str] = {}
+_discovering = False
 
 
 def register(cls: A) -> A:
     """Class decorator: make an agent definition known to this process.
 
     Raises ``ConfigurationError`` if an attribute does not fit or if another class has the same
-    ``definition_id``. The same class may be registered again (a reload); the newer one counts.
+    ``definition_id``. The same class may be registered again (a reload); the newer one counts. During the start of
+    Django a second class is noted for the system check ``phronomy.E022`` instead, and cannot be used.
     """
     definition = compile_definition(cls)
     with _lock:
         known = _by_id.get(definition.definition_id)
         if known is not None and _name(known.agent_class) != _name(cls):
-            raise ConfigurationError(
+            problem = (
                 f"Two agents have the definition_id {definition.definition_id!r}: {_name(known.agent_class)} and "
                 f"{_name(cls)}. Give one of them another id."
             )
+            if not _discovering:
+                raise ConfigurationError(problem)
+            _refused[_name(cls)] = problem
+            return cls
         _by_id[definition.definition_id] = definition
     cls._definition = definition
     return cls
@@ -45,6 +60,7 @@ def register(cls: A) -> A:
 def unregister(cls: type[Agent]) -> None:
     """Forget a definition (tests)."""
     with _lock:
+        _refused.pop(_name(cls), None)
         known = _by_id.get(cls.definition_id)
         if known is not None and known.agent_class is cls:
             del _by_id[cls.definition_id]
@@ -54,7 +70,8 @@ def definition_of(cls: type[Agent]) -> Definition:
     """The compiled definition of a registered class; raises ``ConfigurationError`` for any other."""
     definition: Definition | None = cls.__dict__.get("_definition")
     if definition is None:
-        raise ConfigurationError(f"{_name(cls)} is not registered; decorate it with @register.")
+        refused = _refused.get(_name(cls))
+        raise ConfigurationError(refused or f"{_name(cls)} is not registered; decorate it with @register.")
     return definition
 
 
@@ -75,9 +92,19 @@ def definitions() -> Iterator[Definition]:
     return (definition for _, definition in known)
 
 
+def duplicates() -> list[str]:
+    """A sentence for each class that autodiscovery refused because another one has its ``definition_id``."""
+    return sorted(_refused.values())
+
+
 def autodiscover() -> None:
     """Import ``agents.py`` of every installed app."""
-    autodiscover_modules("agents")
+    global _discovering
+    _discovering = True
+    try:
+        autodiscover_modules("agents")
+    finally:
+        _discovering = False
 
 
 def _name(cls: type) -> str:
