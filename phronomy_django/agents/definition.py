@@ -181,8 +181,7 @@ def compile_definition(cls: type[Agent]) -> Definition:
 
 def _models(cls: type[Agent], name: str) -> tuple[str | LLMAdapter, ...]:
     model = cls.model
-    listed = isinstance(model, list | tuple)
-    models: tuple[Any, ...] = tuple(model) if listed else (model,)
+    models: tuple[Any, ...] = tuple(model) if isinstance(model, list | tuple) else (model,)
     if not models or not all(
         isinstance(item, LLMAdapter) or (isinstance(item, str) and item) for item in models
     ):

@@ -72,7 +72,17 @@ class Hosting:
         self._lock = ExclusiveLock(settings.database)
         self._beat_timer: Any = None
         self._ended: ShutdownResult | None = None
+        self._check_pools()
         self._register()
+        try:
+            self._build(scheduler)
+        except BaseException:
+            self._lock.release()
+            stop_runtime(self.runtime_id, using=settings.database)
+            raise
+
+    def _build(self, scheduler: Scheduler) -> None:
+        settings = self.settings
         timers = Timers(scheduler=scheduler)
         loop = EventLoop(scheduler=scheduler)
         pools = {name: self._pool(name, options, timers) for name, options in settings.pools.items()}
@@ -135,12 +145,15 @@ class Hosting:
             self._lock.release()
             raise
 
+    def _check_pools(self) -> None:
+        for name, options in self.settings.pools.items():
+            if options.backend == "celery":
+                raise ConfigurationError(
+                    f"The pool {name!r} has the backend 'celery', which this version does not run yet; use 'thread' or "
+                    f"'asyncio'."
+                )
+
     def _pool(self, name: str, options: PoolSettings, timers: Timers) -> BoundedPool:
-        if options.backend == "celery":
-            raise ConfigurationError(
-                f"The pool {name!r} has the backend 'celery', which this version does not run yet; use 'thread' or "
-                f"'asyncio'."
-            )
         if options.backend == "asyncio":
             return AsyncioPool(
                 name,
@@ -178,7 +191,13 @@ class Hosting:
             return
         logger.critical("Runtime %s could not renew its lease: %s", self.runtime_id, answer.error)
         if isinstance(answer, Refused) and isinstance(answer.error, ConflictError):
-            threading.Thread(target=self.shutdown, args=(0.0,), name="phronomy-lost", daemon=True).start()
+            threading.Thread(target=self._drop, name="phronomy-lost", daemon=True).start()
+
+    def _drop(self) -> None:
+        try:
+            self.shutdown(0.0)
+        finally:
+            close_connections()
 
     # --- the end ------------------------------------------------------------------------------------------
 
@@ -209,6 +228,11 @@ class Hosting:
         self._lock.release()
         self._ended = result
         return result
+
+
+    def forget_lock(self) -> None:
+        """In a forked child: close its copy of the lock, which stays the parent's."""
+        self._lock.release()
 
 
 _guard = threading.RLock()
@@ -288,6 +312,8 @@ def _after_fork() -> None:
     """A child has none of the parent's threads; it must not use the parent's connections either."""
     global _hosting, _guard
     _guard = threading.RLock()
+    if _hosting is not None:
+        _hosting.forget_lock()
     _hosting = None
     _inline.__dict__.clear()
     for connection in connections.all(initialized_only=True):
