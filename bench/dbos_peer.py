@@ -1,4 +1,4 @@
-"""The same job as a DBOS workflow: one step for the model call, one more for the tool."""
+"""The same job as a DBOS workflow: one step for the model call; with a tool, one for each of model, tool, model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def plain(question: str) -> str:
 
 @DBOS.workflow()
 def with_tool(question: str) -> str:
-    return ask_model(question) + order_state(ORDER_ID)
+    return ask_model(ask_model(question) + order_state(ORDER_ID))
 
 
 @DBOS.step()
@@ -52,7 +52,7 @@ async def aplain(question: str) -> str:
 
 @DBOS.workflow()
 async def awith_tool(question: str) -> str:
-    return await aask_model(question) + await aorder_state(ORDER_ID)
+    return await aask_model(await aask_model(question) + await aorder_state(ORDER_ID))
 
 
 def measure(*, slots: int, tool: bool, seconds: float, runs: int, form: str) -> Sample:

@@ -1,12 +1,13 @@
-"""The same job as a graph of two nodes with LangGraph's PostgreSQL checkpointer, ``durability="sync"``.
+"""The same job as a graph with LangGraph's PostgreSQL checkpointer, ``durability="sync"``.
 
-Without a tool: the request is received, the model is called. With one: the model is called, the tool is called.
+Without a tool two nodes: the request is received, the model is called. With one three: model, tool, model.
 Every run is a thread of its own (LangGraph's word), so that it carries no history.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import uuid
 from typing import Any, TypedDict
@@ -46,13 +47,13 @@ def order_state(state: State) -> State:
 
 
 def graph(tool: bool, saver: Any) -> Any:
-    first, second = (ask_model, order_state) if tool else (receive, ask_model)
+    nodes = (ask_model, order_state, ask_model) if tool else (receive, ask_model)
     made = StateGraph(State)
-    made.add_node("first", first)
-    made.add_node("second", second)
-    made.add_edge(START, "first")
-    made.add_edge("first", "second")
-    made.add_edge("second", END)
+    names = [f"node-{number}" for number in range(len(nodes))]
+    for name, node in zip(names, nodes, strict=True):
+        made.add_node(name, node)
+    for before, after in itertools.pairwise((START, *names, END)):
+        made.add_edge(before, after)
     return made.compile(checkpointer=saver)
 
 

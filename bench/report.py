@@ -125,9 +125,9 @@ a ratio the median of the rounds' own ratios. Targets are those of the design; w
 - **phronomy_django**: `invoke` one at a time, `invoke_async` beyond that, through the public API with an embedded
   runtime and a scripted model. One agent for each that runs at a time; the end of a turn starts the agent's next. No
   earlier messages are shown to the model. The run with a tool makes two model calls, before and after the tool.
-- **DBOS**: a workflow with one step for the model call, and one more for the tool; no second model call.
-- **LangGraph**: a graph of two nodes with the PostgreSQL checkpointer and `durability="sync"`: receive and model call,
-  or model call and tool; no second model call.
+- **DBOS**: a workflow with one step for the model call; with a tool three steps: model, tool, model.
+- **LangGraph**: a graph with the PostgreSQL checkpointer and `durability="sync"`: two nodes (receive, model), or three
+  (model, tool, model).
 - Both are measured with threads and with asyncio; the better rate counts, and the table says which it was.
 - **Bare commits**: three inserted rows, each committed by itself on a prepared statement; five where the run has a
   tool, as the design allows two more commits for a batch of tools. At most 32 connections.

@@ -31,4 +31,4 @@ _SQLITE: dict[str, Any] = {
     },
 }
 DATABASES = {"default": database_settings(_NAMED) if "://" in _NAMED else _SQLITE}
-PHRONOMY = {"RUNTIME": "embedded"}
+PHRONOMY = {"RUNTIME": "embedded", "POOLS": {"default": {"SIZE": 64}}}
