@@ -229,7 +229,6 @@ class Hosting:
         self._ended = result
         return result
 
-
     def forget_lock(self) -> None:
         """In a forked child: close its copy of the lock, which stays the parent's."""
         self._lock.release()
