@@ -99,9 +99,9 @@ def _preparation_failed(run: Run, event: SessionEvent) -> bool:
 
 
 def _foreign(run: Run, event: SessionEvent) -> bool:
-    """Rule 6: an answer for another provider call than the active one changes nothing."""
+    """Rule 6: an answer for another provider call than the active one, or a second answer, changes nothing."""
     ended: LLMEnded = event.payload
-    return run.call is None or run.call.llm_call_id != ended.llm_call_id
+    return run.call is None or run.call.llm_call_id != ended.llm_call_id or run.outcome is not None
 
 
 def _failed(run: Run, event: SessionEvent) -> bool:
