@@ -28,6 +28,7 @@ from phronomy_django.domain.messages import (
     UserMessage,
 )
 from phronomy_django.domain.statuses import ToolInvocationStatus
+from phronomy_django.engine.failpoints import declare, failpoint
 from phronomy_django.llm import LLMAdapter
 from phronomy_django.store import in_passing_thread, load_contents
 from phronomy_django.tools import (
@@ -66,6 +67,15 @@ def failure_of(error: BaseException) -> Failure:
 # --- preparation ------------------------------------------------------------------------------------------
 
 
+declare(
+    "agent.preparation.before",
+    "agent.provider.before",
+    "agent.provider.after",
+    "agent.tool.before",
+    "agent.tool.after",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preparation:
     """What the application's preparation is told about the run: values only."""
@@ -82,6 +92,7 @@ def prepare(definition: Definition, run: Run, facts: Preparation) -> dict[str, A
     The order: ``filter_input``, ``retrieve_knowledge``, ``select_context``, ``before_llm_input``. Their results are
     frozen into the manifest; after a restart they are not asked again once the manifest is committed.
     """
+    failpoint("agent.preparation.before")
     agent = definition.agent_class(facts.agent_id)
     own = run.own[0].message
     assert isinstance(own, UserMessage)  # noqa: S101 - the first own message is the input
@@ -148,10 +159,12 @@ async def call_provider(
     definition: Definition, adapter: LLMAdapter, request: LLMRequest, on_delta: Callable[[str], None] | None
 ) -> ProviderOutcome:
     """One attempt of a provider call; raises ``LLMError`` when the provider failed."""
+    failpoint("agent.provider.before")
     if on_delta is None:
         response = await adapter.complete(request)
     else:
         response = await adapter.stream(request, on_delta)
+    failpoint("agent.provider.after")
     return interpret(definition, response)
 
 
@@ -255,14 +268,20 @@ def exceeded_limit(limits: UsageLimits, run: Run, outcome: ProviderOutcome) -> s
 
 def run_tool(tool: ToolDefinition[..., Any], context: ToolContext, bound: BoundArguments) -> ToolOutcome:
     """One attempt of a synchronous tool; what its body raises goes to the caller."""
-    return _succeeded(tool, call_tool(tool, context, bound))
+    failpoint("agent.tool.before")
+    value = call_tool(tool, context, bound)
+    failpoint("agent.tool.after")
+    return _succeeded(tool, value)
 
 
 async def run_async_tool(
     tool: ToolDefinition[..., Any], context: ToolContext, bound: BoundArguments
 ) -> ToolOutcome:
     """One attempt of an ``async def`` tool."""
-    return _succeeded(tool, await acall_tool(tool, context, bound))
+    failpoint("agent.tool.before")
+    value = await acall_tool(tool, context, bound)
+    failpoint("agent.tool.after")
+    return _succeeded(tool, value)
 
 
 def _succeeded(tool: ToolDefinition[..., Any], value: Any) -> ToolOutcome:

@@ -36,9 +36,7 @@ __all__ = ["BARRIERS", "Attempts"]
 logger = logging.getLogger("phronomy_django.store")
 
 #: The barriers of an agent; each has a failpoint on both sides of its commit.
-BARRIERS = (
-    "create knowledge clear purge stop b1 b1_b2 b2 b3 b3_b2 b3_b4 b5 b5_b2 b3_b6 b5_b6 b6 claim operation"
-).split()
+BARRIERS = ("knowledge clear purge stop b1 b1_b2 b2 b3 b3_b2 b3_b4 b5_b2 b3_b6 b6 claim").split()
 _BEFORE = {name: f"agent.{name}.before_commit" for name in BARRIERS}
 _AFTER = {name: f"agent.{name}.after_commit" for name in BARRIERS}
 declare(

@@ -128,7 +128,7 @@ def test_the_rows_of_a_run_with_tools_come_back_as_they_were_given(commit: Commi
     changes = [agent.tool_changes(0), agent.tool_changes(1)]
     third = replace_rows(
         agent.note(),
-        barrier="b5_b6",
+        barrier="b6",
         execution_change=change,
         operation_changes=tuple(
             item[0]._replace(expected_state="queued", expected_claim=None, abandoned=True) for item in changes

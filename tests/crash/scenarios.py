@@ -1,0 +1,177 @@
+"""What a killed process was doing, and what the next one finds. Runs in children of ``tests.crash.program`` only."""
+
+from __future__ import annotations
+
+import os
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+
+from phronomy_django.agents import (
+    Agent,
+    ExecutionInfo,
+    ExecutionResult,
+    Preparation,
+    ToolContext,
+    register,
+    tool,
+)
+from phronomy_django.conf import phronomy_settings
+from phronomy_django.domain.messages import LLMRequest, ToolMessage, UserMessage
+from phronomy_django.errors import AgentBusyError
+from phronomy_django.llm import LLMError, LLMErrorKind, ScriptedLLM, call
+from phronomy_django.runtime import reset_runtime
+from phronomy_django.store import mark_lost
+from tests.testapp.models import LedgerEntry
+
+__all__ = ["Report", "after", "all_barriers", "many"]
+
+#: Two slots for three tools: one of each batch waits, and is claimed when it starts.
+settings.PHRONOMY = {"RUNTIME": "embedded", "POOLS": {"default": {"SIZE": 2}}}
+phronomy_settings.cache_clear()
+
+EFFECTS = "PHRONOMY_TEST_EFFECTS"
+
+
+class Report:
+    """What this process has told its caller: a line is a promise that the database has to keep."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def line(self, *words: str) -> None:
+        with self._path.open("a") as file:
+            file.write(" ".join(words) + "\n")
+
+
+@tool
+def send(ctx: ToolContext) -> str:
+    """An effect outside the database: a line in a file, with the key that names it."""
+    handle = os.open(os.environ[EFFECTS], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(handle, f"{ctx.idempotency_key}\n".encode())
+    os.close(handle)
+    return "sent"
+
+
+@tool(transactional=True)
+def book(ctx: ToolContext) -> str:
+    """An effect inside the database."""
+    LedgerEntry.objects.create(reference=ctx.idempotency_key, amount=Decimal(1))
+    return "booked"
+
+
+def _script(request: LLMRequest) -> Any:
+    last = request.messages[-1]
+    if isinstance(last, ToolMessage):
+        return "done"
+    text = last.text if isinstance(last, UserMessage) else ""
+    return [call("send"), call("book"), call("send")] if "tools" in text else "done"
+
+
+@register
+class PlainAgent(Agent):
+    """No application code but its tools: as few barriers as can be."""
+
+    definition_id = "tests.crash-plain"
+    model = ScriptedLLM(_script)
+    tools = (send, book)
+
+
+@register
+class HookedAgent(PlainAgent):
+    """Application code at every place that the design has for it."""
+
+    definition_id = "tests.crash-hooked"
+    model = ScriptedLLM(_script)
+
+    def filter_input(self, message: UserMessage, facts: Preparation) -> UserMessage:
+        return message
+
+    def on_admission(self, execution: ExecutionInfo) -> None:
+        LedgerEntry.objects.create(reference=f"admitted {execution.execution_id}")
+
+    def on_terminal(self, execution: ExecutionInfo, result: ExecutionResult) -> None:
+        LedgerEntry.objects.create(reference=f"{result.status} {execution.execution_id}")
+
+
+@register
+class SecondModelAgent(Agent):
+    """Its first model refuses, its second answers."""
+
+    definition_id = "tests.crash-second-model"
+    model = (
+        ScriptedLLM(lambda _: LLMError("no", kind=LLMErrorKind.REFUSED, model="first"), name="first"),
+        ScriptedLLM(lambda _: "done", name="second"),
+    )
+
+
+@register
+class SlowAgent(Agent):
+    """Never answers: it is there to be cancelled."""
+
+    definition_id = "tests.crash-slow"
+    model = ScriptedLLM(["late"], delay=600)
+
+
+def _run(agent: Agent, report: Report, text: str = "tools") -> None:
+    result = agent.invoke(text, idempotency_key="k", timeout=60)
+    report.line("ended", agent.agent_id, result.execution_id, result.status)
+
+
+def all_barriers(order: dict[str, Any], report: Report) -> None:
+    """One agent after the other, so that each barrier is the only thing that happens."""
+    name = order["name"]
+    for cls in (PlainAgent, HookedAgent, SecondModelAgent, SlowAgent):
+        cls.create(f"{name}-{cls.__name__}")
+    _run(HookedAgent(f"{name}-HookedAgent"), report)
+    _run(PlainAgent(f"{name}-PlainAgent"), report)
+    plain = PlainAgent(f"{name}-PlainAgent")
+    plain.invoke("no more", timeout=60)
+    _run(SecondModelAgent(f"{name}-SecondModelAgent"), report)
+    slow = SlowAgent(f"{name}-SlowAgent")
+    task = slow.invoke_async("x")
+    if slow.cancel_async(task.execution_id).wait_result(60):
+        report.line("stopped", slow.agent_id, task.execution_id)
+    task.wait_result(60)
+    report.line("ended", slow.agent_id, task.execution_id, "cancelled")
+    slow.add_knowledge("something")
+    slow.clear_transcript()
+    slow.purge()
+    report.line("purged", slow.agent_id)
+    reset_runtime()
+
+
+def many(order: dict[str, Any], report: Report) -> None:
+    """Many at a time, so that the writer commits batches and the tools wait for their slots."""
+    agents = [
+        cls.create(f"{order['name']}-{cls.__name__}-{number}")
+        for cls in (PlainAgent, HookedAgent)
+        for number in range(order["count"] // 2)
+    ]
+    tasks = [(agent, agent.invoke_async("tools", idempotency_key="k")) for agent in agents]
+    for agent, task in tasks:
+        task.on_complete(
+            lambda ended, agent=agent: report.line(
+                "ended", agent.agent_id, ended.execution_id, ended.result().status
+            )
+        )
+    for _, task in tasks:
+        task.wait_result(120)
+    reset_runtime()
+
+
+def after(order: dict[str, Any], report: Report) -> None:
+    """The next process: what ended is answered from the rows, what did not keeps its agent, all else works."""
+    mark_lost(0.0)
+    for agent_id, class_name in order["agents"]:
+        agent = {cls.__name__: cls for cls in (PlainAgent, HookedAgent)}[class_name](agent_id)
+        try:
+            result = agent.invoke("tools", idempotency_key="k", timeout=60)
+            report.line("answered", agent_id, result.execution_id, result.status)
+        except AgentBusyError:
+            report.line("busy", agent_id)
+    fresh = PlainAgent.create(order["name"])
+    report.line("fresh", fresh.invoke("hello", timeout=60).status)
+    reset_runtime()
