@@ -170,6 +170,11 @@ def compile_definition(cls: type[Agent]) -> Definition:
             has_on_terminal=_overrides(cls, "on_terminal"),
         )
         _ = definition.fixed_members
+        held = sorted(tool.name for tool in definition.tools.values() if tool.requires_approval)
+        if held:
+            raise ConfigurationError(
+                f"the tool {held[0]!r} requires approval, which this version cannot hold yet; it must not run unseen."
+            )
     except SerializationError as error:
         raise ConfigurationError(
             f"{name}: model_settings or a schema cannot be carried as JSON: {error}"

@@ -49,7 +49,7 @@ def check_text(text: object, what: str, limit: int) -> str:
             f"{what} holds a lone surrogate at position {error.start}; it is no valid text."
         ) from None
     if size > limit:
-        raise InputError(f"{what} has {size} bytes; the limit is {limit} (PHRONOMY['MAX_INPUT_BYTES']).")
+        raise InputError(f"{what} has {size} bytes; the limit is {limit}.")
     return text
 
 
@@ -71,10 +71,8 @@ def make_start(
     message = UserMessage(parts)
     body = canonical_bytes(message.as_json())
     context = _context(durable_context, max_context_bytes)
-    if idempotency_key is not None and not (
-        isinstance(idempotency_key, str) and 0 < len(idempotency_key) <= 200
-    ):
-        raise InputError("idempotency_key has to be a string of 1 to 200 characters.")
+    if idempotency_key is not None and len(check_text(idempotency_key, "The idempotency_key", 800)) > 200:
+        raise InputError("The idempotency_key has more than 200 characters.")
     return Start(
         execution_id=execution_id,
         message=message,
