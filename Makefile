@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 
 # The branch coverage below which `make test` fails, in per cent.
-COVERAGE_MIN ?= 0
+COVERAGE_MIN ?= 95
 # More words for pytest, for example: make test ARGS="tests/engine -x"
 ARGS ?=
 

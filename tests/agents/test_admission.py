@@ -68,6 +68,14 @@ def test_an_input_that_does_not_fit_is_refused_before_anything_is_stored(
     assert nothing_is_stored(roots=1)
 
 
+@pytest.mark.parametrize("key", ["", "x" * 201, "a\x00", "a\ud800", 7])
+def test_an_idempotency_key_that_does_not_fit_is_refused(define: Define, key: Any) -> None:
+    agent = define().create("a")
+    with pytest.raises(InputError, match="idempotency_key"):
+        agent.invoke("x", idempotency_key=key, timeout=5)
+    assert nothing_is_stored(roots=1)
+
+
 @pytest.mark.parametrize("agent_id", ["", "x" * 201, " a", "a\nb", "a\x00"])
 def test_an_agent_id_that_does_not_fit_is_refused(define: Define, agent_id: str) -> None:
     with pytest.raises(InputError, match="agent_id"):

@@ -43,6 +43,23 @@ def test_a_transactional_tool_has_happened_exactly_if_it_is_recorded(define: Def
     assert sorted(states) == ["failed", "succeeded"]
 
 
+def test_waiting_for_another_run_inside_a_transactional_tool_is_refused(define: Define) -> None:
+    other = define("other").create("other")
+
+    @tool(transactional=True)
+    def ask_other() -> str:
+        """Would wait for a commit that waits for it."""
+        return str(other.invoke("x", timeout=30).output)
+
+    def script(request: Any) -> Any:
+        found = results(request)
+        return found[0].content if found else call("ask_other")
+
+    result = define(script, tools=[ask_other]).create("a").invoke("go", timeout=30)
+    assert "inside transaction.atomic()" in result.output
+    assert AgentExecution.objects.count() == 1
+
+
 class Hooked(Agent):
     """Writes a line at its admission and at its end."""
 
