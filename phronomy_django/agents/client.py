@@ -145,7 +145,7 @@ def run_blocking(start: Callable[[], ExecutionTask], timeout: float | None) -> E
 
 async def await_result(start: Callable[[], ExecutionTask], timeout: float | None) -> ExecutionResult:
     """Start off the asyncio loop (the checks may query or import), then await."""
-    here = await in_passing_thread(host) if live_host() is None else host()
+    here = await _host_for_async()
     if here.inline:
         return start().wait_result(timeout)
     task = start()
@@ -155,6 +155,11 @@ async def await_result(start: Callable[[], ExecutionTask], timeout: float | None
         raise ExecutionTimeoutError(
             f"Execution {task.execution_id} of agent {task.agent_id!r} did not end within {timeout} s. It goes on."
         ) from None
+
+
+async def _host_for_async() -> Host:
+    """The host; it is started off the asyncio loop, since that queries."""
+    return await in_passing_thread(host) if live_host() is None else host()
 
 
 async def _awaited(task: ExecutionTask) -> ExecutionResult:
@@ -233,6 +238,7 @@ async def stream_async_events(
         if not loop.is_closed():
             loop.call_soon_threadsafe(queue.put_nowait, event)
 
+    await _host_for_async()
     task = start(put)
     task.on_complete(lambda _: put(None))
     while (event := await queue.get()) is not None:

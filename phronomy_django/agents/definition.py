@@ -47,9 +47,9 @@ class UsageLimits:
         for limit in fields(self):
             value = getattr(self, limit.name)
             number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
-            if value is not None and not (number and value > 0):
+            if value is not None and not (number and value >= 0):
                 raise ConfigurationError(
-                    f"UsageLimits.{limit.name} is {value!r}; it has to be more than 0, or None."
+                    f"UsageLimits.{limit.name} is {value!r}; it has to be a number from 0, or None."
                 )
 
 
