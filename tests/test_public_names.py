@@ -9,7 +9,7 @@ import pytest
 PUBLIC = {
     "phronomy_django.agents": {
         "Agent", "ExecutionInfo", "ExecutionResult", "ExecutionTask", "File", "Image", "Preparation", "Reservation",
-        "StreamEvent", "Text", "ToolContext", "ToolError", "ToolRetry", "UsageLimits", "register", "tool",
+        "StreamEvent", "Text", "ToolContext", "ToolError", "ToolProposal", "ToolRetry", "UsageLimits", "register", "tool",
     },
     "phronomy_django.llm": {
         "LLMAdapter", "LLMError", "LLMErrorKind", "ModelFactory", "OnDelta", "RETRYABLE", "Reply", "RetryPolicy",
@@ -17,8 +17,8 @@ PUBLIC = {
         "unregister_model",
     },
     "phronomy_django.models": {
-        "AgentExecution", "AgentRoot", "Content", "ExecutionEvent", "JournalRecord", "LLMCall", "OffloadOperation",
-        "RuntimeInstance", "ToolInvocation",
+        "AgentExecution", "AgentRoot", "ApprovalRequest", "Content", "ExecutionEvent", "JournalRecord", "LLMCall",
+        "OffloadOperation", "RecoveryResolution", "RuntimeInstance", "ToolInvocation",
     },
     "phronomy_django.signals": {"execution_finished"},
 }  # fmt: skip

@@ -1,6 +1,7 @@
 """Agents: definition, registration, use (DESIGN §9)."""
 
 from phronomy_django.agents.agent import Agent
+from phronomy_django.agents.approvals import ToolProposal
 from phronomy_django.agents.bodies import Preparation
 from phronomy_django.agents.definition import UsageLimits
 from phronomy_django.agents.hooks import ExecutionInfo
@@ -22,6 +23,7 @@ __all__ = [
     "Text",
     "ToolContext",
     "ToolError",
+    "ToolProposal",
     "ToolRetry",
     "UsageLimits",
     "register",

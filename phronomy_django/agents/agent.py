@@ -9,7 +9,8 @@ from typing import Any, ClassVar, TypeVar, Unpack
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from phronomy_django.agents import client
+from phronomy_django.agents import client, decisions
+from phronomy_django.agents.approvals import ToolProposal
 from phronomy_django.agents.bodies import Preparation
 from phronomy_django.agents.definition import Definition, UsageLimits
 from phronomy_django.agents.hooks import ExecutionInfo
@@ -49,7 +50,8 @@ class Agent:
     fails for good. ``max_iterations``: provider calls of one run at most. ``context_window``: messages of earlier runs
     that a run is shown. ``output_type``: a pydantic model for a structured answer. ``pool``: the pool of the provider
     calls, if not the adapter's. ``llm_timeout``: seconds of one attempt. ``replay_safe``: whether a provider call may
-    be repeated when it is not known whether it was made.
+    be repeated when it is not known whether it was made. ``approval_seconds``: how long a request for approval waits
+    before it expires, None for ever.
     """
 
     definition_id: ClassVar[str] = ""
@@ -66,6 +68,7 @@ class Agent:
     llm_timeout: ClassVar[float] = 120.0
     llm_retry: ClassVar[RetryPolicy] = RetryPolicy()
     replay_safe: ClassVar[bool] = True
+    approval_seconds: ClassVar[float | None] = None
 
     _is_agent_base: ClassVar[bool] = True
     _definition: ClassVar[Definition]
@@ -205,6 +208,72 @@ class Agent:
         """
         return client.cancel_execution(execution_id, reason, by)
 
+    def approve(
+        self,
+        execution_id: str,
+        *,
+        approval_request_id: str,
+        approved: bool = True,
+        edited_arguments: Mapping[str, Any] | None = None,
+        arguments_digest: str | None = None,
+        reason: str = "",
+        by: Any = None,
+    ) -> ExecutionTask:
+        """Decide on one request (``approved=False``: reject), in the caller's transaction; then the run goes on.
+
+        ``arguments_digest`` binds the decision to what was shown, ``edited_arguments`` take the place of the model's. The
+        same decision twice is no error. Raises ``ConflictError`` for another decision than the first, an expired or
+        withdrawn request, other arguments, an execution that is to stop; ``NotFoundError``; ``InputError``.
+        """
+        return decisions.decide(
+            definition_of(type(self)),
+            self.agent_id,
+            execution_id,
+            approval_request_id=approval_request_id,
+            approved=approved,
+            edited_arguments=edited_arguments,
+            arguments_digest=arguments_digest,
+            reason=reason,
+            by=by,
+        )
+
+    def resolve(
+        self,
+        execution_id: str,
+        *,
+        expected_execution_revision: int,
+        subject: str,
+        outcome: str,
+        result: Any = None,
+        error: str = "",
+        by: Any = None,
+    ) -> ExecutionTask:
+        """Say what became of a step whose outcome nobody could know; then the run goes on.
+
+        ``outcome``: ``succeeded`` (with ``result``), ``failed`` (with ``error``), or ``not_performed``: then the operation
+        may run, once. Raises ``ConflictError`` for a stale revision, a subject that is not the current one, and another
+        answer than the first; ``NotFoundError``; ``InputError``.
+        """
+        return decisions.resolve(
+            definition_of(type(self)),
+            self.agent_id,
+            execution_id,
+            expected_execution_revision=expected_execution_revision,
+            subject=subject,
+            outcome=outcome,
+            result=result,
+            error=error,
+            by=by,
+        )
+
+    def resume(self, execution_id: str) -> ExecutionTask:
+        """Take an unfinished execution up again from its rows; the task ends as the execution does.
+
+        A runtime does so by itself at its start. The task raises ``ResolutionRequiredError`` if only a person can say
+        what became of a step, and ``DefinitionMismatchError`` if the rows are of another definition or version.
+        """
+        return client.resume_execution(definition_of(type(self)), self.agent_id, execution_id)
+
     def result(self, execution_id: str) -> ExecutionResult:
         """How an execution of this agent stands, read from its rows; needs no runtime."""
         return client.execution_result(definition_of(type(self)), self.agent_id, execution_id)
@@ -226,6 +295,10 @@ class Agent:
     def before_llm_input(self, request: LLMRequest, context: Preparation) -> LLMRequest:
         """Preparation, last: the whole input of the run's first provider call."""
         return request
+
+    def needs_approval(self, proposal: ToolProposal, context: Preparation) -> bool:
+        """The approval policy: whether a person has to decide on this call. Runs in a pool; on values only."""
+        return proposal.requires_approval
 
     def on_admission(self, execution: ExecutionInfo) -> None:
         """Runs inside the transaction that admits the run; what it raises refuses the run. Our database only."""

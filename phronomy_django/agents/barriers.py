@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from phronomy_django.agents.commands import State
 from phronomy_django.agents.draft import Built, Draft
 from phronomy_django.agents.live import LiveAgent
 from phronomy_django.agents.manifests import context_message, manifest
@@ -25,21 +26,33 @@ from phronomy_django.domain.canonical import canonical_bytes
 from phronomy_django.domain.ids import new_id
 from phronomy_django.domain.messages import AssistantMessage, UserMessage
 from phronomy_django.domain.records import (
+    ApprovalChange,
     ExecutionChange,
     ExecutionRow,
     LLMCallChange,
     LLMCallRow,
 )
 from phronomy_django.domain.statuses import (
+    ApprovalState,
     ExecutionPhase,
     ExecutionStatus,
     LifecycleStatus,
     LLMCallStatus,
     OperationKind,
     OperationState,
+    RecoveryDisposition,
 )
 
 __all__ = ["Barriers", "Start"]
+
+#: What the row says an execution is doing when it goes on in this state.
+PHASES: dict[str, ExecutionPhase] = {
+    State.PREPARING: ExecutionPhase.PREPARING,
+    State.RUNNING_TOOLS: ExecutionPhase.RUNNING_TOOLS,
+    State.DISPATCHING: ExecutionPhase.CALLING_LLM,
+    State.AUTHORIZING: ExecutionPhase.AWAITING_APPROVAL,
+    State.SUSPENDED: ExecutionPhase.AWAITING_APPROVAL,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +70,7 @@ class Start:
     digest: str = ""
     by: Any = None
     stream: bool = False
+    admitted_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +262,73 @@ class Barriers:
             draft, run, changes, ExecutionStatus.ACTIVE, ExecutionPhase.RUNNING_TOOLS, work=work
         )
 
+    # --- approval -------------------------------------------------------------------------------------
+
+    def suspend(self, run: Run, now: datetime) -> Built:
+        """B3, and instead of B4 the requests for a person: nothing of the batch is dispatched before all are decided."""
+        draft = self._draft(run, now, "b3_suspend")
+        outcome = run.outcome
+        assert outcome is not None  # noqa: S101 - the plan is the outcome's
+        changes = self._record_outcome(draft, run)
+        tools = tuple(self.tool_rows.plan(outcome, perform=True, hold=True))
+        self.tool_rows.insert(draft, run, tools)
+        approvals = self.tool_rows.request_approvals(draft, run, tools, outcome.needs)
+        changes |= {"tools": tools, "approvals": approvals}
+        return self._finish(draft, run, changes, ExecutionStatus.SUSPENDED, ExecutionPhase.AWAITING_APPROVAL)
+
+    def authorize(self, run: Run, now: datetime) -> Built:
+        """B4 after a suspension: what was approved is dispatched, the rest has its answer already."""
+        draft = self._draft(run, now, "b4")
+        tools = self.tool_rows.authorize(draft, run)
+        work = frozenset(tool.work.operation_id for tool in tools if tool.work is not None)
+        return self._finish(
+            draft,
+            run,
+            {"tools": tools, "approvals": (), "disposition": ""},
+            ExecutionStatus.ACTIVE,
+            ExecutionPhase.RUNNING_TOOLS,
+            work=work,
+        )
+
+    # --- recovery -------------------------------------------------------------------------------------
+
+    def resume(self, run: Run, now: datetime) -> Built:
+        """The run was taken up again from its rows; committed before anything of it goes on."""
+        draft = self._draft(run, now, "resume")
+        draft.record("execution_resumed", data={"entry": run.entry})
+        phase = PHASES.get(run.entry, ExecutionPhase.CALLING_LLM)
+        if run.stop_accepted:
+            phase = ExecutionPhase.STOPPING
+        draft.event("status", {"status": self._status(run), "phase": phase, "resumed": True})
+        return self._finish(draft, run, {"disposition": ""}, self._status(run), phase)
+
+    def unresolved(self, run: Run, now: datetime) -> Built:
+        """What only a person can answer (rule 7): the disposition, and the evidence in the journal."""
+        draft = self._draft(run, now, "unresolved")
+        subjects = [
+            {"subject_id": item.subject_id, "attempt": item.attempt, "what": item.what}
+            for item in run.unresolved
+        ]
+        draft.record("resolution_required", data={"subjects": subjects})
+        draft.event(
+            "recovery", {"disposition": RecoveryDisposition.RESOLUTION_REQUIRED, "subjects": subjects}
+        )
+        phase = PHASES.get(run.entry, ExecutionPhase.CALLING_LLM)
+        return self._finish(
+            draft,
+            run,
+            {"disposition": RecoveryDisposition.RESOLUTION_REQUIRED},
+            self._status(run),
+            phase,
+            disposition=RecoveryDisposition.RESOLUTION_REQUIRED,
+        )
+
+    @staticmethod
+    def _status(run: Run) -> ExecutionStatus:
+        if run.entry == State.SUSPENDED:
+            return ExecutionStatus.SUSPENDED
+        return ExecutionStatus.PREPARING if run.started_at is None else ExecutionStatus.ACTIVE
+
     # --- stop and end ---------------------------------------------------------------------------------
 
     def stop(self, run: Run, now: datetime) -> Built:
@@ -266,6 +347,10 @@ class Barriers:
         assert ending is not None  # noqa: S101 - asked for only with an ending
         draft = self._draft(run, now, barrier)
         changes = self._record_last(draft, run)
+        for request_id in run.approvals:
+            draft.approval_changes.append(
+                ApprovalChange(request_id, ApprovalState.PENDING, ApprovalState.WITHDRAWN, now)
+            )
         if run.tools:
             changes |= self.tool_rows.record(draft, replace(run, **changes), run.tools)
         for work in self.operations.left_open.values():
@@ -330,6 +415,7 @@ class Barriers:
         phase: ExecutionPhase,
         *,
         stopped: bool = False,
+        disposition: str = "",
         hook: Callable[[], None] | None = None,
         work: frozenset[str] = frozenset(),
     ) -> Built:
@@ -349,7 +435,7 @@ class Barriers:
             result,
             error,
             run.ending.reason if ended and run.ending is not None else "",
-            "",
+            disposition,
             stop.kind if stop else "",
             stop.reason if stop else "",
             stop.by if stop else None,
@@ -366,7 +452,7 @@ class Barriers:
             changes,
             lifecycle_status=LifecycleStatus.IDLE if ended else LifecycleStatus.BUSY,
             new_revision=ended,
-            requires_no_stop=not ended and not stopped,
+            requires_no_stop=not (ended or stopped or run.stop_accepted),
             hook=hook,
             work=work,
         )

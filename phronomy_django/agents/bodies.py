@@ -7,12 +7,14 @@ nowhere else, apart from the hooks of B1 and B6.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
 
+from phronomy_django.agents.approvals import needs_of
 from phronomy_django.agents.definition import Definition, UsageLimits
 from phronomy_django.agents.manifests import compose_instructions, context_message
 from phronomy_django.agents.run import ContextMessage, Failure, ProviderOutcome, Run, ToolOutcome
@@ -25,7 +27,9 @@ from phronomy_django.domain.messages import (
     LLMResponse,
     Message,
     ToolCall,
+    ToolSpec,
     UserMessage,
+    message_from_json,
 )
 from phronomy_django.domain.statuses import ToolInvocationStatus
 from phronomy_django.engine.failpoints import declare, failpoint
@@ -50,6 +54,7 @@ __all__ = [
     "failure_of",
     "interpret",
     "media_of",
+    "plan_call",
     "prepare",
     "provider_body",
     "provider_request",
@@ -129,7 +134,12 @@ def _known(run: Run, message: Message) -> ContextMessage:
 def provider_request(
     definition: Definition, run: Run, model_name: str, contents: Mapping[str, bytes]
 ) -> LLMRequest:
-    """The request that the run's manifest describes; ``contents`` are bytes that need not be loaded."""
+    """The request that the run's manifest describes; ``contents`` are bytes that need not be loaded.
+
+    A manifest that was committed before this process took the run up is used to the letter.
+    """
+    if run.call is not None and run.call.manifest is not None:
+        return _request_of(json.loads(run.call.manifest), definition, model_name, contents)
     return LLMRequest(
         model=model_name,
         messages=tuple(item.message for item in run.messages),
@@ -139,6 +149,23 @@ def provider_request(
         tools=tuple(tool.spec for tool in definition.tools.values()),
         output_schema=definition.output_schema,
         settings=definition.model_settings,
+        timeout=definition.llm_timeout,
+        contents=contents,
+    )
+
+
+def _request_of(
+    value: Mapping[str, Any], definition: Definition, model_name: str, contents: Mapping[str, bytes]
+) -> LLMRequest:
+    return LLMRequest(
+        model=model_name,
+        messages=tuple(message_from_json(item) for item in value["messages"]),
+        instructions=value["instructions"],
+        tools=tuple(
+            ToolSpec(item["name"], item["description"], item["parameters"]) for item in value["tools"]
+        ),
+        output_schema=value["output_schema"],
+        settings=value["settings"],
         timeout=definition.llm_timeout,
         contents=contents,
     )
@@ -156,7 +183,11 @@ def media_of(request: LLMRequest) -> frozenset[str]:
 
 
 async def call_provider(
-    definition: Definition, adapter: LLMAdapter, request: LLMRequest, on_delta: Callable[[str], None] | None
+    definition: Definition,
+    adapter: LLMAdapter,
+    request: LLMRequest,
+    on_delta: Callable[[str], None] | None,
+    facts: Preparation,
 ) -> ProviderOutcome:
     """One attempt of a provider call; raises ``LLMError`` when the provider failed."""
     failpoint("agent.provider.before")
@@ -165,7 +196,12 @@ async def call_provider(
     else:
         response = await adapter.stream(request, on_delta)
     failpoint("agent.provider.after")
-    return interpret(definition, response)
+    outcome = interpret(definition, response)
+    if not outcome.plans or not (definition.has_approval_policy or definition.has_held_tools):
+        return outcome
+    # Application code, which may query: off this event loop where there is one.
+    needs = await in_passing_thread(needs_of, definition, outcome.plans, facts)
+    return replace(outcome, needs=needs)
 
 
 def interpret(definition: Definition, response: LLMResponse) -> ProviderOutcome:
@@ -174,7 +210,7 @@ def interpret(definition: Definition, response: LLMResponse) -> ProviderOutcome:
     text = storable_text(response.text)
     response = LLMResponse(text, calls, response.usage, storable_text(response.model), response.finish_reason)
     if calls:
-        return ProviderOutcome(response=response, plans=tuple(_plan(definition, call) for call in calls))
+        return ProviderOutcome(response=response, plans=tuple(plan_call(definition, call) for call in calls))
     if definition.output_adapter is None:
         return ProviderOutcome(response=response, output=canonical_bytes(text))
     try:
@@ -197,7 +233,10 @@ def _unique(calls: tuple[ToolCall, ...]) -> list[ToolCall]:
     return result
 
 
-def _plan(definition: Definition, call: ToolCall) -> tuple[ToolDefinition[..., Any], BoundArguments] | str:
+def plan_call(
+    definition: Definition, call: ToolCall
+) -> tuple[ToolDefinition[..., Any], BoundArguments] | str:
+    """The tool and its validated arguments, or the sentence that tells the model what was wrong."""
     tool = definition.tools.get(call.name)
     if tool is None:
         known = ", ".join(definition.tools) or "none"
@@ -221,6 +260,7 @@ def provider_body(
     request: LLMRequest,
     on_delta: Callable[[str], None] | None,
     *,
+    facts: Preparation,
     database: str,
     in_thread: bool,
 ) -> Callable[[int], Callable[[], Any]]:
@@ -232,7 +272,7 @@ def provider_body(
         if missing:
             stored = await in_passing_thread(load_contents, missing, database)
             ready = replace(request, contents={**request.contents, **stored})
-        return await call_provider(definition, adapter, ready, on_delta)
+        return await call_provider(definition, adapter, ready, on_delta, facts)
 
     def attempt_in_thread() -> ProviderOutcome:
         return asyncio.run(attempt())

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
 
 from django.db import transaction
 
 from phronomy_django.agents.definition import Definition
 from phronomy_django.agents.host import Host, host, live_host
-from phronomy_django.agents.inputs import Input, check_agent_id, check_text, make_start
+from phronomy_django.agents.inputs import Input, check_agent_id, check_id, check_text, make_start
 from phronomy_django.agents.loading import stored_result
-from phronomy_django.agents.messages import Change, StartExecution, StopExecution
+from phronomy_django.agents.messages import Change, RecoverAll, ResumeExecution, StartExecution, StopExecution
+from phronomy_django.agents.registry import known_definition
 from phronomy_django.agents.results import ExecutionResult, ExecutionTask, Feed, Reservation, StreamEvent
 from phronomy_django.agents.run import Stop
+from phronomy_django.agents.services import Services
 from phronomy_django.conf import phronomy_settings
 from phronomy_django.domain.errors import (
     ConfigurationError,
@@ -27,7 +29,14 @@ from phronomy_django.domain.errors import (
 from phronomy_django.domain.ids import new_id
 from phronomy_django.domain.statuses import StopKind
 from phronomy_django.engine import EventLoop, EventLoopReentrancyError, TaskResult
-from phronomy_django.store import RootSnapshot, create_root, in_passing_thread, load_execution, load_root
+from phronomy_django.store import (
+    RootSnapshot,
+    create_root,
+    in_passing_thread,
+    list_recoverable,
+    load_execution,
+    load_root,
+)
 
 __all__ = [
     "await_result",
@@ -36,7 +45,10 @@ __all__ = [
     "create_agent",
     "execution_result",
     "load_agent_root",
+    "recover_all",
+    "recoverable",
     "reserve_execution",
+    "resume_execution",
     "run_blocking",
     "start_execution",
     "stream_async_events",
@@ -262,6 +274,7 @@ def cancel_execution(execution_id: str, reason: str, by: Any) -> TaskResult[bool
         raise InputError(f"The reason has {len(reason)} characters; 500 are the limit.")
     if reason:
         check_text(reason, "The reason", 2000)
+    execution_id = check_id(execution_id, "execution")
     here = host()
     task: TaskResult[bool] = TaskResult(here.services.scheduler)
     stop = Stop(kind=StopKind.CANCEL, reason=reason, by=getattr(by, "pk", by), at=here.services.now())
@@ -272,6 +285,41 @@ def cancel_execution(execution_id: str, reason: str, by: Any) -> TaskResult[bool
 
     _at_commit(here, post)
     return task
+
+
+def resume_execution(definition: Definition, agent_id: str, execution_id: str) -> ExecutionTask:
+    """Ask for an unfinished execution to be taken up again; its task ends as the execution ends."""
+    execution_id = check_id(execution_id, "execution")
+    here = host()
+    check_pools(definition, here)
+    task = ExecutionTask(execution_id, agent_id, here.services.scheduler)
+    request = ResumeExecution(agent_id=agent_id, execution_id=execution_id, definition=definition, task=task)
+    _at_commit(here, lambda: here.receiver.request(request))
+    return task
+
+
+def recover_all() -> list[ExecutionTask]:
+    """Ask for everything that this runtime may take up; a task for each."""
+    here = host()
+    requests = recoverable(here.services)
+    if requests:
+        here.receiver.post(RecoverAll(requests))
+    return [request.task for request in requests]
+
+
+def recoverable(services: Services, execution_ids: Collection[str] | None = None) -> list[ResumeExecution]:
+    """Requests for what this runtime may take up, oldest first; of ``execution_ids`` only, if they are given."""
+    return [
+        ResumeExecution(
+            agent_id=agent_id,
+            execution_id=execution_id,
+            definition=known_definition(definition_id, version),
+            task=ExecutionTask(execution_id, agent_id, services.scheduler),
+        )
+        for execution_id, agent_id, definition_id, version in list_recoverable(
+            services.runtime_id, services.database, execution_ids
+        )
+    ]
 
 
 def change_agent(definition: Definition, agent_id: str, kind: str, text: str = "") -> TaskResult[None]:
@@ -285,7 +333,7 @@ def change_agent(definition: Definition, agent_id: str, kind: str, text: str = "
 
 
 def execution_result(definition: Definition, agent_id: str, execution_id: str) -> ExecutionResult:
-    found = load_execution(execution_id, phronomy_settings().database)
+    found = load_execution(check_id(execution_id, "execution"), phronomy_settings().database)
     if found.agent_id != agent_id:
         raise NotFoundError(f"Agent {agent_id!r} has no execution {execution_id}.")
     return stored_result(found, definition)

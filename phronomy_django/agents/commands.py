@@ -21,6 +21,7 @@ __all__ = [
     "EventName",
     "Fail",
     "Finish",
+    "Hold",
     "LLMEnded",
     "Limits",
     "Prepare",
@@ -29,6 +30,8 @@ __all__ = [
     "StartTools",
     "State",
     "Step",
+    "Suspend",
+    "TellLLM",
     "ToolEnded",
 ]
 
@@ -49,6 +52,11 @@ class State(StrEnum):
     FINISHED = "finished"
     ERROR = "error"
     RECOVERY_REQUIRED = "recovery_required"
+    RESUMING = "resuming"
+    HOLDING = "holding"
+    AUTHORIZING = "authorizing"
+    SUSPENDING = "suspending"
+    SUSPENDED = "suspended"
 
 
 class EventName(StrEnum):
@@ -61,6 +69,7 @@ class EventName(StrEnum):
     TOOL_ENDED = "tool_ended"
     WORK_ENDED = "work_ended"
     STOP = "stop"
+    RESUME = "resume"
 
 
 # --- commands -----------------------------------------------------------------------------------------
@@ -82,6 +91,21 @@ class Prepare:
 @dataclass(frozen=True, slots=True)
 class StartLLM:
     """Start (or queue) the provider call that was just committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TellLLM:
+    """Go on with what a person said of the provider call, as if the provider had."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """It is committed that a person has to decide: tell the callers and keep nothing of it in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """It is committed that a person has to answer: settle the callers and keep nothing of it in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +137,9 @@ class Abandon:
     error: BaseException
 
 
-Command: TypeAlias = Commit | Prepare | StartLLM | StartTools | CancelWork | Finish | Fail | Abandon
+Command: TypeAlias = (
+    Commit | Prepare | StartLLM | TellLLM | StartTools | CancelWork | Suspend | Hold | Finish | Fail | Abandon
+)
 Step: TypeAlias = tuple[Run, tuple[Command, ...]]
 
 

@@ -21,11 +21,14 @@ from phronomy_django.agents.commands import (
     EventName,
     Fail,
     Finish,
+    Hold,
     LLMEnded,
     Prepare,
     Prepared,
     StartLLM,
     StartTools,
+    Suspend,
+    TellLLM,
     ToolEnded,
 )
 from phronomy_django.agents.draft import Built
@@ -33,9 +36,18 @@ from phronomy_django.agents.hooks import ExecutionInfo, admission_hook, terminal
 from phronomy_django.agents.live import LiveAgent
 from phronomy_django.agents.operation_rows import OperationRows
 from phronomy_django.agents.operations import Operation, OperationRunner
-from phronomy_django.agents.provider_call import ProviderCall
-from phronomy_django.agents.results import ExecutionResult, ExecutionTask, Feed
-from phronomy_django.agents.run import ContextMessage, ProviderOutcome, Run, Stop, ToolOutcome, ToolState
+from phronomy_django.agents.provider_call import ProviderCall, limits_of
+from phronomy_django.agents.results import ExecutionResult, ExecutionTask, Feed, suspended_result
+from phronomy_django.agents.run import (
+    ContextMessage,
+    ProviderOutcome,
+    Run,
+    Stop,
+    ToolOutcome,
+    ToolState,
+    Work,
+    resolution_required,
+)
 from phronomy_django.agents.services import Services
 from phronomy_django.agents.session import TABLE
 from phronomy_django.agents.tool_bodies import ToolBodies
@@ -85,6 +97,8 @@ class Coordinator:
         start: Start,
         task: ExecutionTask,
         feed: Feed,
+        run: Run | None = None,
+        left_open: dict[str, Work] | None = None,
     ) -> None:
         self.receiver = receiver
         self.services = services
@@ -103,7 +117,7 @@ class Coordinator:
             work_for=runner.fresh,
             current=runner.current,
             still_runs=runner.still_runs,
-            left_open={},
+            left_open=left_open or {},
         )
         self.barriers = Barriers(
             live=live,
@@ -111,30 +125,31 @@ class Coordinator:
             operations=operations,
             tool_rows=ToolRows(live.definition, operations),
         )
-        own = (ContextMessage(start.message, start.body),)
-        run = Run(
-            execution_id=start.execution_id,
-            revision=1,
-            prepared=not live.definition.has_preparation,
-            history=live.context,
-            own=own,
-            knowledge=live.knowledge,
-        )
+        if run is None:
+            run = Run(
+                execution_id=start.execution_id,
+                revision=1,
+                prepared=not live.definition.has_preparation,
+                history=live.context,
+                own=(ContextMessage(start.message, start.body),),
+                knowledge=live.knowledge,
+            )
         self.session: FSMSession[Run, Command] = FSMSession(table=TABLE, data=run, execute=self.execute)
 
     # --- beginning and outside events -----------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Register the session and ask for B1."""
+    def begin(self, event: EventName = EventName.BEGIN) -> None:
+        """Register the session and ask for B1, or (``RESUME``) for what its rows say is next."""
         services = self.services
         services.loop.register(self.session, receiver=self.receiver)
-        self.post(EventName.BEGIN)
+        self.post(event)
         now = services.now()
         if self.start.deadline is not None:
             self._stop_after((self.start.deadline - now).total_seconds(), StopKind.DEADLINE, "")
         wall_time = self.live.definition.usage_limits.wall_time
         if wall_time is not None:
-            self._stop_after(wall_time, StopKind.LIMIT, "wall_time")
+            passed = 0.0 if self.start.admitted_at is None else (now - self.start.admitted_at).total_seconds()
+            self._stop_after(wall_time - passed, StopKind.LIMIT, "wall_time")
 
     def stop(self, stop: Stop, completion: TaskResult[bool] | None = None) -> None:
         """Ask for a stop; ``completion`` answers True once its row is committed, False if the end came first."""
@@ -176,12 +191,18 @@ class Coordinator:
                     self._prepare(run)
                 case StartLLM():
                     self._start_llm(run)
+                case TellLLM():
+                    self._tell_llm(run)
                 case StartTools():
                     self._start_tools(run)
                 case CancelWork():
                     self._cancel_work(run)
                 case Finish():
                     self._finish(run)
+                case Suspend():
+                    self._suspend(run)
+                case Hold():
+                    self._hold(run)
                 case Fail(error):
                     self._fail(error)
                 case Abandon(error):
@@ -217,6 +238,14 @@ class Coordinator:
                 return barriers.outcome(run, now)
             case "stop":
                 return barriers.stop(run, now)
+            case "b3_suspend":
+                return barriers.suspend(run, now)
+            case "b4":
+                return barriers.authorize(run, now)
+            case "resume":
+                return barriers.resume(run, now)
+            case "unresolved":
+                return barriers.unresolved(run, now)
             case _:
                 hook = None
                 if definition.has_on_terminal:
@@ -235,13 +264,7 @@ class Coordinator:
     # --- preparation and provider calls --------------------------------------------------------------------
 
     def _prepare(self, run: Run) -> None:
-        definition = self.live.definition
-        facts = bodies.Preparation(
-            agent_id=self.live.agent_id,
-            execution_id=run.execution_id,
-            durable_context=self.start.durable_context,
-            knowledge=run.knowledge,
-        )
+        definition, facts = self.live.definition, self._facts(run)
 
         def done(result: TaskResult[dict[str, Any]]) -> None:
             error = result.error
@@ -258,6 +281,14 @@ class Coordinator:
         except BackpressureError as error:
             done(TaskResult.failed(error))
 
+    def _facts(self, run: Run) -> bodies.Preparation:
+        return bodies.Preparation(
+            agent_id=self.live.agent_id,
+            execution_id=run.execution_id,
+            durable_context=self.start.durable_context,
+            knowledge=run.knowledge,
+        )
+
     def _start_llm(self, run: Run) -> None:
         call = run.call
         assert call is not None  # noqa: S101 - B2 was committed with it
@@ -268,6 +299,7 @@ class Coordinator:
             call=call,
             feed=self.feed,
             stream=self.start.stream,
+            facts=self._facts(run),
             contents=self._contents,
         )
         self.feed.active_call = call.llm_call_id
@@ -292,6 +324,14 @@ class Coordinator:
             timeout=provider_call.timeout,
             interruptible=provider_call.asynchronous,
         )
+
+    def _tell_llm(self, run: Run) -> None:
+        """What a person said of the provider call, in the place of the provider's own answer."""
+        call, said = run.call, run.said
+        assert call is not None and said is not None  # noqa: S101 - asked for only with both
+        definition = self.live.definition
+        limits = limits_of(definition, run, said)
+        self.post(EventName.LLM_ENDED, LLMEnded(call.llm_call_id, said, limits, call.work.operation_id))
 
     def _start_operation(
         self,
@@ -395,6 +435,18 @@ class Coordinator:
         self.task.set_result(result)
         self._answer_stops(False)
 
+    def _suspend(self, run: Run) -> None:
+        """Committed: a person has to decide. Its rows keep the admission; nothing else is kept of it."""
+        result = suspended_result(run.execution_id, run.usage, run.approvals)
+        self._leave()
+        self.receiver.suspended(self)
+        self.task.set_result(result)
+        self._answer_stops(False)
+
+    def _hold(self, run: Run) -> None:
+        """Committed: only a person can answer. Nothing of the run stays in memory; its rows keep the admission."""
+        self._fail(resolution_required(self.live.agent_id, run))
+
     def _fail(self, error: BaseException) -> None:
         self._leave()
         self.receiver.failed(self, error)
@@ -425,4 +477,7 @@ class Coordinator:
         def due() -> None:
             self.post(EventName.STOP, Stop(kind=kind, reason=reason, at=self.services.now()))
 
-        self._timers.append(self.services.timers.call_later(max(0.0, seconds), due))
+        if seconds <= 0:
+            due()  # behind the event that begins the session, ahead of whatever comes of it
+        else:
+            self._timers.append(self.services.timers.call_later(seconds, due))

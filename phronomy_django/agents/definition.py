@@ -86,6 +86,8 @@ class Definition:
     has_preparation: bool
     has_on_admission: bool
     has_on_terminal: bool
+    has_approval_policy: bool
+    approval_seconds: float | None
 
     @cached_property
     def fixed_members(self) -> dict[str, bytes]:
@@ -98,6 +100,11 @@ class Definition:
             "settings": canonical_bytes(dict(self.model_settings)),
             "version": b"1",
         }
+
+    @cached_property
+    def has_held_tools(self) -> bool:
+        """Whether a tool asks for a person's approval by itself."""
+        return any(tool.requires_approval for tool in self.tools.values())
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -142,7 +149,13 @@ def compile_definition(cls: type[Agent]) -> Definition:
         raise ConfigurationError(
             f"{name}.llm_timeout is {cls.llm_timeout!r}; it has to be a number of seconds."
         )
-    for method in (*_PREPARATION_METHODS, "on_admission", "on_terminal"):
+    if cls.approval_seconds is not None and not (
+        isinstance(cls.approval_seconds, int | float) and cls.approval_seconds > 0
+    ):
+        raise ConfigurationError(
+            f"{name}.approval_seconds is {cls.approval_seconds!r}; it has to be a number of seconds, or None."
+        )
+    for method in (*_PREPARATION_METHODS, "needs_approval", "on_admission", "on_terminal"):
         if inspect.iscoroutinefunction(getattr(cls, method)):
             raise ConfigurationError(
                 f"{name}.{method} is async; it runs on a thread and has to be a plain method."
@@ -168,13 +181,10 @@ def compile_definition(cls: type[Agent]) -> Definition:
             has_preparation=any(_overrides(cls, method) for method in _PREPARATION_METHODS),
             has_on_admission=_overrides(cls, "on_admission"),
             has_on_terminal=_overrides(cls, "on_terminal"),
+            has_approval_policy=_overrides(cls, "needs_approval"),
+            approval_seconds=cls.approval_seconds,
         )
         _ = definition.fixed_members
-        held = sorted(tool.name for tool in definition.tools.values() if tool.requires_approval)
-        if held:
-            raise ConfigurationError(
-                f"the tool {held[0]!r} requires approval, which this version cannot hold yet; it must not run unseen."
-            )
     except SerializationError as error:
         raise ConfigurationError(
             f"{name}: model_settings or a schema cannot be carried as JSON: {error}"

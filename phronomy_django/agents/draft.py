@@ -14,6 +14,8 @@ from typing import Any
 from phronomy_django.agents.live import LiveAgent, Position
 from phronomy_django.domain.ids import new_id
 from phronomy_django.domain.records import (
+    ApprovalChange,
+    ApprovalRow,
     ContentRow,
     EventRow,
     ExecutionChange,
@@ -64,6 +66,8 @@ class Draft:
     tool_invocation_changes: list[ToolInvocationChange] = field(default_factory=list)
     operations: list[OperationRow] = field(default_factory=list)
     operation_changes: list[OperationChange] = field(default_factory=list)
+    approvals: list[ApprovalRow] = field(default_factory=list)
+    approval_changes: list[ApprovalChange] = field(default_factory=list)
     events: list[EventRow] = field(default_factory=list)
     touches_context: bool = False
 
@@ -156,6 +160,8 @@ class Draft:
             tool_invocation_changes=tuple(self.tool_invocation_changes),
             operations=tuple(self.operations),
             operation_changes=tuple(self.operation_changes),
+            approvals=tuple(self.approvals),
+            approval_changes=tuple(self.approval_changes),
             events=events,
             hook=hook,
             delete_agent_records=delete_agent_records,

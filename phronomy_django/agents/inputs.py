@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -9,10 +10,10 @@ from typing import Any, TypeAlias
 
 from phronomy_django.agents.barriers import Start
 from phronomy_django.domain.canonical import canonical_bytes, content_id_of
-from phronomy_django.domain.errors import InputError, SerializationError
+from phronomy_django.domain.errors import InputError, NotFoundError, SerializationError
 from phronomy_django.domain.messages import File, Image, Part, Text, UserMessage
 
-__all__ = ["Input", "check_agent_id", "check_text", "make_start"]
+__all__ = ["Input", "check_agent_id", "check_id", "check_text", "make_start"]
 
 Input: TypeAlias = str | Part | Sequence[Part]
 
@@ -51,6 +52,14 @@ def check_text(text: object, what: str, limit: int) -> str:
     if size > limit:
         raise InputError(f"{what} has {size} bytes; the limit is {limit}.")
     return text
+
+
+def check_id(value: object, what: str) -> str:
+    """One of our identities as its 32 hex digits; raises ``NotFoundError`` for what can be none."""
+    try:
+        return uuid.UUID(str(value)).hex
+    except ValueError:
+        raise NotFoundError(f"There is no {what} {value!r}.") from None
 
 
 def make_start(

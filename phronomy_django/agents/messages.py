@@ -11,8 +11,15 @@ from phronomy_django.agents.definition import Definition
 from phronomy_django.agents.draft import Built
 from phronomy_django.agents.results import ExecutionTask, Feed
 from phronomy_django.agents.run import ContextMessage, Stop
+from phronomy_django.domain.errors import PhronomyError
 from phronomy_django.engine import TaskResult
-from phronomy_django.store import CommitAnswer, ExecutionSnapshot, RootSnapshot
+from phronomy_django.store import (
+    CommitAnswer,
+    ExecutionSnapshot,
+    OpenExecution,
+    RootSnapshot,
+    UnfinishedExecution,
+)
 
 __all__ = [
     "Change",
@@ -20,6 +27,8 @@ __all__ = [
     "Loaded",
     "LoadedAgent",
     "OwnerToken",
+    "RecoverAll",
+    "ResumeExecution",
     "StartExecution",
     "StopExecution",
     "StopLookedUp",
@@ -55,6 +64,26 @@ class Change:
     task: TaskResult[None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ResumeExecution:
+    """Take an unfinished execution up again from its rows. ``execution_id`` empty: whichever the agent has.
+
+    ``definition`` is None if this process has none of that id and version.
+    """
+
+    agent_id: str
+    execution_id: str
+    definition: Definition | None
+    task: ExecutionTask
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecoverAll:
+    """What a scan of the rows found."""
+
+    requests: list[ResumeExecution]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StopExecution:
     execution_id: str
@@ -70,11 +99,15 @@ class LoadedAgent:
     context: tuple[ContextMessage, ...]
     knowledge: tuple[str, ...]
     earlier: ExecutionSnapshot | None = None
+    open: OpenExecution | None = None
+    unfinished: UnfinishedExecution | None = None
+    rehydrated: Any = None
+    mismatch: PhronomyError | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loaded:
-    request: StartExecution | Change
+    request: StartExecution | Change | ResumeExecution
     token: OwnerToken
     found: LoadedAgent | None
     error: BaseException | None
@@ -95,5 +128,5 @@ class StopLookedUp:
     error: BaseException | None
 
 
-Request: TypeAlias = StartExecution | Change
+Request: TypeAlias = StartExecution | Change | ResumeExecution
 Post: TypeAlias = Callable[[Any], object]

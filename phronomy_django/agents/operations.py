@@ -118,6 +118,7 @@ class OperationRunner:
         self._reservations: dict[str, Any] = {}
         self._live: dict[str, Operation] = {}
         self._ended: dict[str, Work] = {}
+        self._bodies: set[str] = set()
 
     # --- asked by sessions ------------------------------------------------------------------------------
 
@@ -198,7 +199,14 @@ class OperationRunner:
 
     # --- told by pools, timers and the writer (on the loop) -------------------------------------------------
 
+    @property
+    def bodies(self) -> frozenset[str]:
+        """The operations whose bodies run in this process now, wanted or given up."""
+        return frozenset(self._bodies)
+
     def deliver(self, message: OperationMessage) -> None:
+        if isinstance(message, BodyOver):
+            self._bodies.discard(message.operation_id)
         operation = self._live.get(message.operation_id)
         match message:
             case SlotGranted():
@@ -289,6 +297,7 @@ class OperationRunner:
         operation_id, attempt = operation.work.operation_id, operation.work.attempt
         operation.running = True
         operation.body_over = False
+        self._bodies.add(operation_id)
         reservation, operation.reservation = operation.reservation, None
 
         def ended(result: TaskResult[Any]) -> None:

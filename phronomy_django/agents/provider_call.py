@@ -13,7 +13,7 @@ from phronomy_django.agents.run import LLMCallState, ProviderOutcome, Run
 from phronomy_django.agents.services import Services
 from phronomy_django.llm import LLMError, LLMErrorKind
 
-__all__ = ["ProviderCall"]
+__all__ = ["ProviderCall", "limits_of"]
 
 #: With these answers a provider says that it did not perform the call.
 REFUSED_UNPERFORMED = frozenset({LLMErrorKind.RATE_LIMITED, LLMErrorKind.UNAVAILABLE})
@@ -33,6 +33,7 @@ class ProviderCall:
         call: LLMCallState,
         feed: Feed,
         stream: bool,
+        facts: bodies.Preparation,
         contents: Mapping[str, bytes],
     ) -> None:
         self.definition = definition
@@ -51,6 +52,7 @@ class ProviderCall:
             adapter,
             bodies.provider_request(definition, run, model_name, contents),
             on_delta,
+            facts=facts,
             database=services.database,
             in_thread=not self.asynchronous,
         )
@@ -72,11 +74,14 @@ class ProviderCall:
         return ProviderOutcome(failure=bodies.failure_of(error), attempts=attempts)
 
     def limits(self, run: Run, outcome: ProviderOutcome) -> Limits:
-        """What the definition says of the run with this outcome."""
-        definition = self.definition
-        return Limits(
-            max_iterations=definition.max_iterations,
-            model_count=len(definition.models),
-            exceeded=bodies.exceeded_limit(definition.usage_limits, run, outcome),
-            separate_end=definition.has_on_terminal,
-        )
+        return limits_of(self.definition, run, outcome)
+
+
+def limits_of(definition: Definition, run: Run, outcome: ProviderOutcome) -> Limits:
+    """What the definition says of the run with this outcome."""
+    return Limits(
+        max_iterations=definition.max_iterations,
+        model_count=len(definition.models),
+        exceeded=bodies.exceeded_limit(definition.usage_limits, run, outcome),
+        separate_end=definition.has_on_terminal,
+    )

@@ -7,24 +7,30 @@ Lives on the loop thread; only ``idle``, ``is_live`` and ``stops.reserved`` are 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from phronomy_django.agents.changes import build_change
+from phronomy_django.agents.commands import EventName
 from phronomy_django.agents.coordinator import CommitAnswered, CommitDue, Coordinator
-from phronomy_django.agents.live import LiveAgent, Position, window
-from phronomy_django.agents.loading import load_agent, stored_result
+from phronomy_django.agents.live import LiveAgent, window
+from phronomy_django.agents.loading import live_agent, load_agent, mismatch_of, stored_result
 from phronomy_django.agents.messages import (
     Change,
     ChangeAnswered,
     Loaded,
     LoadedAgent,
     OwnerToken,
+    RecoverAll,
     Request,
+    ResumeExecution,
     StartExecution,
     StopExecution,
     StopLookedUp,
 )
 from phronomy_django.agents.operations import OperationMessage, OperationRunner
+from phronomy_django.agents.recoveries import HoldAnswered, Recoveries, RecoveryDue
+from phronomy_django.agents.registry import known_definition
 from phronomy_django.agents.run import ContextMessage
 from phronomy_django.agents.services import Services
 from phronomy_django.agents.slots import Slot, Slots
@@ -32,14 +38,14 @@ from phronomy_django.agents.stops import Stops
 from phronomy_django.domain.errors import (
     AgentBusyError,
     ConflictError,
-    DefinitionMismatchError,
     RehydrationRequiredError,
+    ResolutionRequiredError,
     RuntimeShutdownError,
 )
-from phronomy_django.domain.statuses import TERMINAL, LifecycleStatus
+from phronomy_django.domain.statuses import TERMINAL, ExecutionStatus, LifecycleStatus, RecoveryDisposition
 from phronomy_django.engine import ExecutionReceiver
 from phronomy_django.signals import execution_finished
-from phronomy_django.store import Committed, find_by_idempotency_key
+from phronomy_django.store import Committed, ExecutionSnapshot, find_by_idempotency_key
 
 __all__ = ["AGENTS", "AgentsReceiver"]
 
@@ -58,7 +64,8 @@ class AgentsReceiver(ExecutionReceiver):
         self._slots = Slots(services.loop, self, services.max_live_agents)
         self._executions: dict[str, Coordinator] = {}
         self._waiting: set[Any] = set()
-        self.stops = Stops(services, self.post, self._executions, self._is_waiting)
+        self.stops = Stops(services, self.post, self._executions, self._is_waiting, self._resume)
+        self.recoveries = Recoveries(self, services)
         self.runner = OperationRunner(
             pools=services.pools,
             writer=services.writer,
@@ -91,8 +98,14 @@ class AgentsReceiver(ExecutionReceiver):
                     coordinator.committed(message)
                 else:
                     self.runner.release(message.built.work)
-            case StartExecution() | Change():
+            case StartExecution() | Change() | ResumeExecution():
                 self._admit(message)
+            case RecoverAll():
+                self.recoveries.enqueue(message.requests)
+            case RecoveryDue():
+                self.recoveries.enqueue([message.request])
+            case HoldAnswered():
+                self.recoveries.hold_answered(message)
             case Loaded():
                 self._loaded(message)
             case StopExecution():
@@ -115,11 +128,17 @@ class AgentsReceiver(ExecutionReceiver):
         slot = self._slots.get(request.agent_id)
         if slot.request is not None:
             self._join_or_refuse(slot.request, slot.coordinator, request)
+            if isinstance(request, ResumeExecution):
+                self.recoveries.settled()
             return
         try:
             token = self._slots.admit(slot, request)
         except RuntimeShutdownError as error:
             request.task.set_error(error)
+            return
+        if isinstance(request, ResumeExecution):
+            slot.live = None
+            self._read(request, token, self.recoveries.job(request))
             return
         key = request.start.idempotency_key if isinstance(request, StartExecution) else None
         if slot.live is None or key is not None:
@@ -128,7 +147,12 @@ class AgentsReceiver(ExecutionReceiver):
             self._run(slot, request, token)
 
     def _join_or_refuse(self, holder: Request, running: Coordinator | None, request: Request) -> None:
-        what, more = "another request", ""
+        what = "another request"
+        if isinstance(request, ResumeExecution) and isinstance(holder, StartExecution | ResumeExecution):
+            request.task.follow(holder.task)  # it is under way
+            return
+        if isinstance(holder, ResumeExecution):
+            what = f"execution {holder.task.execution_id}, which is being taken up again"
         if isinstance(holder, StartExecution):
             key = holder.start.idempotency_key
             if (
@@ -142,20 +166,18 @@ class AgentsReceiver(ExecutionReceiver):
                     request.task.set_error(_other_input(request.agent_id, key))
                 return
             what = f"execution {holder.start.execution_id}"
-            if running is not None and running.recovery_required:
-                more = ", which waits for recovery"
         self._refuse(
             request,
             AgentBusyError(
-                f"Agent {request.agent_id!r} is busy with {what}{more}. Nothing was queued: wait for its end and try "
+                f"Agent {request.agent_id!r} is busy with {what}. Nothing was queued: wait for its end and try "
                 f"again, or cancel it."
             ),
         )
 
     def _load(self, slot: Slot, request: Request, token: OwnerToken, key: str | None) -> None:
         services, live = self.services, slot.live
+        assert not isinstance(request, ResumeExecution)  # noqa: S101 - read in its own way
         agent_id, size = request.agent_id, request.definition.context_window
-        self._waiting.add(request)
         if live is None:
 
             def job() -> LoadedAgent:
@@ -168,17 +190,25 @@ class AgentsReceiver(ExecutionReceiver):
                 earlier = find_by_idempotency_key(root_id, key or "", services.database)
                 return LoadedAgent(None, known.context, known.knowledge, earlier)  # type: ignore[arg-type]
 
+        self._read(request, token, job)
+
+    def _read(self, request: Request, token: OwnerToken, job: Callable[[], LoadedAgent]) -> None:
+        self._waiting.add(request)
+
         def done(found: LoadedAgent | None, error: BaseException | None) -> None:
             self.post(Loaded(request, token, found, error))
 
         try:
-            services.read(job, done)
+            self.services.read(job, done)
         except Exception as error:  # noqa: BLE001 - a full or closed pool refuses the request
             done(None, error)
 
     def _loaded(self, message: Loaded) -> None:
         request, slot, found = message.request, self._slots[message.request.agent_id], message.found
         self._waiting.discard(request)
+        if isinstance(request, ResumeExecution):
+            self.recoveries.loaded(message)
+            return
         if found is None:
             self._slots.release(request.agent_id, message.token)
             self._refuse(request, message.error or RehydrationRequiredError())
@@ -200,40 +230,31 @@ class AgentsReceiver(ExecutionReceiver):
         if isinstance(request, StartExecution):
             self.stops.refused(request.start.execution_id, error)
 
-    def _take(self, slot: Slot, request: Request, found: LoadedAgent) -> Exception | None:
+    def _take(self, slot: Slot, request: StartExecution | Change, found: LoadedAgent) -> Exception | None:
         root, definition = found.root, request.definition
-        if (root.definition_id, root.definition_version) != (
-            definition.definition_id,
-            definition.definition_version,
-        ):
-            return DefinitionMismatchError(
-                f"Agent {root.agent_id!r} was made by definition {root.definition_id!r} version "
-                f"{root.definition_version}; this process has {definition.definition_id!r} version "
-                f"{definition.definition_version}."
-            )
-        if root.lifecycle_status == LifecycleStatus.BUSY and not self._answers_earlier(found):
-            return AgentBusyError(
-                f"Agent {root.agent_id!r} has an execution that an earlier process left unfinished. It keeps its "
-                f"admission until it is recovered."
-            )
-        slot.live = LiveAgent(
-            root.root_id,
-            root.agent_id,
-            definition,
-            root.fencing_token,
-            Position(
-                root.agent_revision,
-                root.context_revision,
-                root.journal_position,
-                root.transcript_generation,
-                root.lifecycle_status,
-            ),
-            window(found.context, definition.context_window),
-            found.knowledge,
-        )
-        if slot.live.position.lifecycle_status == LifecycleStatus.BUSY:
-            slot.live = None
+        mismatch = mismatch_of(root, definition)
+        if mismatch is not None:
+            return mismatch
+        if root.lifecycle_status == LifecycleStatus.BUSY:
+            return None if self._answers_earlier(found) else self._busy_by_its_rows(request, found)
+        slot.live = live_agent(root, definition, found.context, found.knowledge)
         return None
+
+    def _busy_by_its_rows(self, request: StartExecution | Change, found: LoadedAgent) -> AgentBusyError:
+        """An earlier process left it unfinished: whoever meets it takes it up again (DESIGN §7)."""
+        agent_id, open_ = request.agent_id, found.open
+        if open_ is None:
+            return AgentBusyError(f"Agent {agent_id!r} was busy a moment ago: try again.")
+        what = f"Agent {agent_id!r} is busy with execution {open_.execution_id}, "
+        if open_.status == ExecutionStatus.SUSPENDED:
+            return AgentBusyError(what + "which waits for a person's approval.")
+        if open_.recovery_disposition == RecoveryDisposition.RESOLUTION_REQUIRED:
+            return AgentBusyError(
+                what + "which waits for a person: resolve it with manage.py phronomy_recover."
+            )
+        if not self.services.scheduler.inline:
+            self.recoveries.again(agent_id, open_.execution_id, request.definition)
+        return AgentBusyError(what + "which an earlier process left unfinished; it is being taken up again.")
 
     @staticmethod
     def _answers_earlier(found: LoadedAgent) -> bool:
@@ -247,7 +268,7 @@ class AgentsReceiver(ExecutionReceiver):
         task.execution_id = earlier.execution_id
         task.set_result(stored_result(earlier, request.definition))
 
-    def _run(self, slot: Slot, request: Request, token: OwnerToken) -> None:
+    def _run(self, slot: Slot, request: StartExecution | Change, token: OwnerToken) -> None:
         if slot.live is None:
             self._slots.release(request.agent_id, token)
             request.task.set_error(RehydrationRequiredError())
@@ -264,11 +285,20 @@ class AgentsReceiver(ExecutionReceiver):
             task=request.task,
             feed=request.feed,
         )
-        slot.coordinator = coordinator
-        execution_id = request.start.execution_id
+        self.run(coordinator)
+
+    def run(self, coordinator: Coordinator, event: EventName = EventName.BEGIN) -> None:
+        """Begin (or resume) an execution whose agent was loaded and whose admission is held."""
+        slot, execution_id = self._slots[coordinator.live.agent_id], coordinator.start.execution_id
+        slot.live, slot.coordinator = coordinator.live, coordinator
         self._executions[execution_id] = coordinator
-        coordinator.begin()
+        coordinator.begin(event)
         self.stops.begun(coordinator)
+
+    def let_go(self, agent_id: str, token: OwnerToken) -> None:
+        """Free an admission and keep nothing of the agent in memory."""
+        self._slots[agent_id].live = None
+        self._slots.release(agent_id, token)
 
     # --- the end of executions --------------------------------------------------------------------------------
 
@@ -279,15 +309,20 @@ class AgentsReceiver(ExecutionReceiver):
         self._forget(coordinator)
         self._observe(coordinator)
 
+    def suspended(self, coordinator: Coordinator) -> None:
+        """A person has to decide: no memory is spent on waiting."""
+        self._slots[coordinator.live.agent_id].live = None
+        self._forget(coordinator)
+
     def failed(self, coordinator: Coordinator, error: BaseException) -> None:
         """The run cannot go on here. Its rows say how far it came; what is live of the agent is dropped."""
         logger.error("Execution %s stopped: %s", coordinator.start.execution_id, error)
-        if coordinator.recovery_required:
-            self._slots.suspend()
-            self._executions.pop(coordinator.start.execution_id, None)
-            return
-        self._slots[coordinator.live.agent_id].live = None
+        slot = self._slots[coordinator.live.agent_id]
+        definition, execution_id = slot.live.definition if slot.live else None, coordinator.start.execution_id
+        slot.live = None
         self._forget(coordinator)
+        if not isinstance(error, ResolutionRequiredError):
+            self.recoveries.again(coordinator.live.agent_id, execution_id, definition)
 
     def _forget(self, coordinator: Coordinator) -> None:
         self._executions.pop(coordinator.start.execution_id, None)
@@ -315,6 +350,10 @@ class AgentsReceiver(ExecutionReceiver):
             self.services.pools["default"].submit(send)
         except Exception:
             logger.exception("The signal execution_finished of %s was not sent", start.execution_id)
+
+    def _resume(self, found: ExecutionSnapshot) -> None:
+        definition = known_definition(found.definition_id, found.definition_version)
+        self.recoveries.enqueue([self.recoveries.request_for(found.agent_id, found.execution_id, definition)])
 
     def _is_waiting(self, execution_id: str) -> bool:
         return any(
@@ -370,6 +409,7 @@ class AgentsReceiver(ExecutionReceiver):
         for request in self._waiting:
             request.task.set_error(cause)
         self.stops.abandon(cause)
+        self.recoveries.abandon(cause)
         self._executions.clear()
         self._slots.clear()
         self._waiting.clear()

@@ -21,6 +21,7 @@ __all__ = [
     "definitions",
     "duplicates",
     "find_definition",
+    "known_definition",
     "register",
     "unregister",
 ]
@@ -84,6 +85,12 @@ def find_definition(definition_id: str) -> Definition:
             f"This process knows no agent definition {definition_id!r}. Is its app in INSTALLED_APPS, and its class "
             f"in agents.py and decorated with @register?"
         ) from None
+
+
+def known_definition(definition_id: str, version: int) -> Definition | None:
+    """The definition with this id and version, or None; for rows that may be older than the code."""
+    found = _by_id.get(definition_id)
+    return found if found is not None and found.definition_version == version else None
 
 
 def definitions() -> Iterator[Definition]:

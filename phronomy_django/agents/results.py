@@ -78,6 +78,17 @@ class ExecutionResult:
         raise ExecutionFailedError(what)
 
 
+def suspended_result(execution_id: str, usage: Usage, approvals: tuple[str, ...]) -> ExecutionResult:
+    """What a caller gets whose run waits for a person: the first of the requests that are pending."""
+    return ExecutionResult(
+        execution_id=execution_id,
+        status=ExecutionStatus.SUSPENDED,
+        usage=usage,
+        reason="awaiting_approval",
+        approval_request=approvals[0],
+    )
+
+
 class Feed:
     """The events of one execution on their way to whoever follows it. Producers never wait.
 

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from phronomy_django.domain.errors import ResolutionRequiredError
 from phronomy_django.domain.messages import LLMResponse, Message, ToolCall, Usage
 from phronomy_django.domain.statuses import ExecutionStatus, OperationState, StopKind
 from phronomy_django.tools import BoundArguments, ToolDefinition
 
 __all__ = [
+    "ApprovalNeed",
     "ContextMessage",
     "Ending",
     "Failure",
@@ -23,7 +25,9 @@ __all__ = [
     "Stop",
     "ToolOutcome",
     "ToolState",
+    "Unresolved",
     "Work",
+    "resolution_required",
 ]
 
 
@@ -63,6 +67,25 @@ class LLMCallState:
     ordinal: int
     model_index: int
     work: Work
+    manifest: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalNeed:
+    """A planned call that a person has to decide on: what is shown, as JSON, and for how many seconds it waits."""
+
+    shown: str
+    facts: str
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unresolved:
+    """A subject whose outcome nobody can know (rule 7): which attempt of what, in words for a person."""
+
+    subject_id: str
+    attempt: int
+    what: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +94,8 @@ class ProviderOutcome:
 
     ``plans`` has one entry for each tool call of the response: the tool and its validated arguments, or the
     sentence that tells the model what was wrong. ``output`` is the structured answer as canonical JSON,
-    ``output_problem`` what was wrong with it.
+    ``output_problem`` what was wrong with it. ``needs`` has one entry for each plan where a person has to decide on
+    at least one of them, else it is empty.
     """
 
     response: LLMResponse | None = None
@@ -80,6 +104,7 @@ class ProviderOutcome:
     output_problem: str = ""
     failure: Failure | None = None
     attempts: int = 1
+    needs: tuple[ApprovalNeed | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +129,7 @@ class ToolState:
     bound: BoundArguments | None = None
     work: Work | None = None
     outcome: ToolOutcome | None = None
+    approved: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +154,12 @@ class Ending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One execution. ``history`` is the context before its input, ``own`` what it added so far, in order."""
+    """One execution. ``history`` is the context before its input, ``own`` what it added so far, in order.
+
+    After a recovery ``entry`` is the state where it goes on, ``unresolved`` what keeps it from that, ``said`` what a
+    person said of its provider call, ``disposition`` the word that its row has now. ``approvals`` are the requests that
+    are pending.
+    """
 
     execution_id: str
     revision: int
@@ -154,6 +185,11 @@ class Run:
     input_content_id: str = ""
     started_at: datetime | None = None
     end_attempts: int = 0
+    entry: str = ""
+    unresolved: tuple[Unresolved, ...] = ()
+    said: ProviderOutcome | None = None
+    disposition: str = ""
+    approvals: tuple[str, ...] = ()
 
     @property
     def messages(self) -> tuple[ContextMessage, ...]:
@@ -161,3 +197,11 @@ class Run:
         if self.prepared_messages is None:
             return self.history + self.own
         return self.prepared_messages + self.own[1:]
+
+
+def resolution_required(agent_id: str, run: Run) -> ResolutionRequiredError:
+    what = "; ".join(f"{item.what} ({item.subject_id}, attempt {item.attempt})" for item in run.unresolved)
+    return ResolutionRequiredError(
+        f"Execution {run.execution_id} of agent {agent_id!r} waits for a person, since nobody can know the outcome of: "
+        f"{what}. Resolve it: manage.py phronomy_recover."
+    )

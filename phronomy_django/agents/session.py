@@ -20,6 +20,7 @@ from phronomy_django.agents.commands import (
     EventName,
     Fail,
     Finish,
+    Hold,
     Limits,
     LLMEnded,
     Prepare,
@@ -27,14 +28,16 @@ from phronomy_django.agents.commands import (
     StartTools,
     State,
     Step,
+    Suspend,
+    TellLLM,
     ToolEnded,
 )
-from phronomy_django.agents.run import Ending, Failure, ProviderOutcome, Run, Stop
+from phronomy_django.agents.run import Ending, Failure, ProviderOutcome, Run, Stop, Unresolved
 from phronomy_django.domain.errors import ConflictError
 from phronomy_django.domain.statuses import ExecutionStatus, StopKind
 from phronomy_django.engine import Rule, SessionEvent, SessionTable
 
-__all__ = ["END_ATTEMPTS", "TABLE"]
+__all__ = ["END_ATTEMPTS", "TABLE", "ending_after_answer", "ending_of_stop"]
 
 #: How often the terminal commit is tried before a person has to look (HARD_POINTS 12).
 END_ATTEMPTS = 5
@@ -229,8 +232,8 @@ def _answer_again(run: Run, event: SessionEvent) -> Step:
     return _with_outcome(run, event), (Commit("b3_b2"),)
 
 
-def _with_ending(run: Run, event: SessionEvent) -> Run:
-    outcome, limits = event.payload.outcome, event.payload.limits
+def ending_after_answer(run: Run, outcome: ProviderOutcome, limits: Limits) -> Ending:
+    """How a run ends whose last provider call came to ``outcome``."""
     status = ExecutionStatus.FAILED
     failure: Failure | None = None
     output: bytes | None = None
@@ -252,7 +255,12 @@ def _with_ending(run: Run, event: SessionEvent) -> Run:
                 else "; the model still asks for tools."
             ),
         )
-    ending = Ending(status=status, reason=reason, output=output, failure=failure)
+    return Ending(status=status, reason=reason, output=output, failure=failure)
+
+
+def _with_ending(run: Run, event: SessionEvent) -> Run:
+    outcome, limits = event.payload.outcome, event.payload.limits
+    ending = ending_after_answer(run, outcome, limits)
     tool_calls = 0 if outcome.response is None else len(outcome.response.tool_calls)
     return _with_outcome(run, event, ending=ending, tool_call_count=run.tool_call_count + tool_calls)
 
@@ -278,20 +286,21 @@ def _tools_done(run: Run, event: SessionEvent) -> Step:
 def _stop_is_accepted(run: Run, event: SessionEvent) -> Run:
     run = replace(_live(run, event), stop_accepted=True)
     assert run.stop is not None  # noqa: S101 - the stop barrier is asked for only with a stop
-    if run.stop.kind is StopKind.LIMIT:
-        failure = Failure("UsageLimitExceeded", f"The limit {run.stop.reason!r} of this agent was passed.")
-        ending = Ending(
-            status=ExecutionStatus.BLOCKED, reason=f"usage_limit:{run.stop.reason}", failure=failure
-        )
-    elif run.stop.kind is StopKind.DEADLINE:
+    return replace(run, ending=ending_of_stop(run.stop))
+
+
+def ending_of_stop(stop: Stop) -> Ending:
+    """How a run ends whose stop was accepted."""
+    if stop.kind is StopKind.LIMIT:
+        failure = Failure("UsageLimitExceeded", f"The limit {stop.reason!r} of this agent was passed.")
+        return Ending(status=ExecutionStatus.BLOCKED, reason=f"usage_limit:{stop.reason}", failure=failure)
+    if stop.kind is StopKind.DEADLINE:
         failure = Failure(
             "ExecutionTimeoutError", "The deadline of this execution passed before it was done."
         )
-        ending = Ending(status=ExecutionStatus.CANCELLED, reason="deadline", failure=failure)
-    else:
-        failure = Failure("ExecutionCancelledError", run.stop.reason or "The execution was cancelled.")
-        ending = Ending(status=ExecutionStatus.CANCELLED, reason="cancelled", failure=failure)
-    return replace(run, ending=ending)
+        return Ending(status=ExecutionStatus.CANCELLED, reason="deadline", failure=failure)
+    failure = Failure("ExecutionCancelledError", stop.reason or "The execution was cancelled.")
+    return Ending(status=ExecutionStatus.CANCELLED, reason="cancelled", failure=failure)
 
 
 def _stop_and_wait(run: Run, event: SessionEvent) -> Step:
@@ -313,12 +322,74 @@ def _end_again(run: Run, event: SessionEvent) -> Step:
     return replace(run, end_attempts=attempts), (Commit("b6", delay=0.05 * 2**attempts),)
 
 
+# --- actions: approval ----------------------------------------------------------------------------------
+
+
+def _needs_person(run: Run, event: SessionEvent) -> bool:
+    return bool(event.payload.outcome.needs)
+
+
+def _plan_and_suspend(run: Run, event: SessionEvent) -> Step:
+    run, _ = _plan_tools(run, event)
+    return run, (Commit("b3_suspend"),)
+
+
+def _nothing_dispatched(run: Run, event: SessionEvent) -> bool:
+    committed: Committed = event.payload
+    return not committed.work
+
+
+# --- actions: recovery ----------------------------------------------------------------------------------
+
+
+def _is_unresolved(run: Run, event: SessionEvent) -> bool:
+    return bool(run.unresolved)
+
+
+def _enters(state: State) -> Callable[[Run, SessionEvent], bool]:
+    return lambda run, event: run.entry == state
+
+
+def _enter_call(run: Run, event: SessionEvent) -> Step:
+    run = _live(run, event)
+    assert run.call is not None  # noqa: S101 - the entry is the open call
+    running = run.running | {run.call.work.operation_id}
+    return replace(run, running=running), (StartLLM() if run.said is None else TellLLM(),)
+
+
+def _enter_tools(run: Run, event: SessionEvent) -> Step:
+    run = _live(run, event)
+    open_ = {tool.work.operation_id for tool in run.tools if tool.work is not None and tool.outcome is None}
+    return replace(run, running=run.running | open_), (StartTools(),)
+
+
+def _enter_dispatch(run: Run, event: SessionEvent) -> Step:
+    return _live(run, event), (Commit("b5_b2" if run.tools else "b2"),)
+
+
+def _hold_end(run: Run, event: SessionEvent) -> Step:
+    """HARD_POINTS 12: the terminal commit was refused too often; its result is kept, a person has to look."""
+    error: BaseException = event.payload
+    what = f"the terminal commit, refused with {type(error).__name__}: {error}"
+    held = Unresolved(subject_id=run.execution_id, attempt=run.end_attempts, what=what[:1000])
+    return replace(run, unresolved=(held,), entry=State.ENDING), (Commit("unresolved"),)
+
+
 def _fail(run: Run, event: SessionEvent) -> Step:
     return run, (Fail(event.payload),)
 
 
 def _abandon(run: Run, event: SessionEvent) -> Step:
     return run, (Abandon(event.payload),)
+
+
+#: How a session ends in each of its final states; a suspended one is over and its execution is not.
+FINAL: dict[str, str] = {
+    State.FINISHED: "finished",
+    State.SUSPENDED: "halted",
+    State.ERROR: "error",
+    State.RECOVERY_REQUIRED: "recovery_required",
+}
 
 
 # --- the table ----------------------------------------------------------------------------------------
@@ -350,6 +421,7 @@ def _rules() -> list[Rule[Run, Command]]:
         rule(s.CALLING_LLM, e.LLM_ENDED, s.RECORDING, _record_then_end, _ends_in_steps),
         rule(s.CALLING_LLM, e.LLM_ENDED, s.ENDING, _end_at_once, _ends_here),
         rule(s.CALLING_LLM, e.LLM_ENDED, s.DISPATCHING, _answer_again, _answers_wrongly),
+        rule(s.CALLING_LLM, e.LLM_ENDED, s.SUSPENDING, _plan_and_suspend, _needs_person),
         rule(s.CALLING_LLM, e.LLM_ENDED, s.RECORDING, _plan_tools),
         rule(s.CALLING_LLM, e.STOP, s.ACCEPTING_STOP, _accept_stop),
         #
@@ -374,13 +446,40 @@ def _rules() -> list[Rule[Run, Command]]:
         rule(s.ENDING, e.COMMITTED, s.FINISHED, _after_commit(Finish())),
         rule(s.ENDING, e.REFUSED, s.ERROR, _fail, _lost_ownership),
         rule(s.ENDING, e.REFUSED, s.ENDING, _end_again, _may_end_again),
-        rule(s.ENDING, e.REFUSED, s.RECOVERY_REQUIRED, _abandon),
+        rule(s.ENDING, e.REFUSED, s.HOLDING, _hold_end),
+        #
+        rule(s.ADMITTING, e.RESUME, s.HOLDING, _commit("unresolved"), _is_unresolved),
+        rule(s.ADMITTING, e.RESUME, s.AUTHORIZING, _commit("b4"), _enters(s.AUTHORIZING)),
+        rule(s.ADMITTING, e.RESUME, s.RESUMING, _commit("resume")),
+        rule(s.SUSPENDING, e.COMMITTED, s.ACCEPTING_STOP, _accept_stop, _stop_wanted),
+        rule(s.SUSPENDING, e.COMMITTED, s.SUSPENDED, _after_commit(Suspend())),
+        rule(s.AUTHORIZING, e.COMMITTED, s.ACCEPTING_STOP, _accept_stop, _stop_wanted),
+        rule(s.AUTHORIZING, e.COMMITTED, s.DISPATCHING, _tools_done, _nothing_dispatched),
+        rule(s.AUTHORIZING, e.COMMITTED, s.RUNNING_TOOLS, _after_commit(StartTools())),
+        rule(s.HOLDING, e.COMMITTED, s.RECOVERY_REQUIRED, _after_commit(Hold())),
+        rule(s.RESUMING, e.COMMITTED, s.ENDING, _after_commit(Commit("b6")), _enters(s.ENDING)),
+        rule(s.RESUMING, e.COMMITTED, s.ACCEPTING_STOP, _accept_stop, _stop_wanted),
+        rule(s.RESUMING, e.COMMITTED, s.PREPARING, _start_preparation, _enters(s.PREPARING)),
+        rule(s.RESUMING, e.COMMITTED, s.CALLING_LLM, _enter_call, _enters(s.CALLING_LLM)),
+        rule(s.RESUMING, e.COMMITTED, s.RUNNING_TOOLS, _enter_tools, _enters(s.RUNNING_TOOLS)),
+        rule(s.RESUMING, e.COMMITTED, s.SUSPENDED, _after_commit(Suspend()), _enters(s.SUSPENDED)),
+        rule(s.RESUMING, e.COMMITTED, s.DISPATCHING, _enter_dispatch),
     ]
-    committing = (s.ADMITTING, s.DISPATCHING, s.RECORDING, s.ACCEPTING_STOP, s.ENDING)
+    committing = (
+        s.ADMITTING,
+        s.DISPATCHING,
+        s.RECORDING,
+        s.ACCEPTING_STOP,
+        s.ENDING,
+        s.RESUMING,
+        s.HOLDING,
+        s.SUSPENDING,
+        s.AUTHORIZING,
+    )
     rules += [rule(state, e.REFUSED, s.ERROR, _fail) for state in committing if state is not s.ENDING]
     rules += [rule(state, e.UNKNOWN, s.RECOVERY_REQUIRED, _abandon) for state in committing]
     rules += [rule(state, e.STOP, state, _note_stop) for state in (*committing, s.QUIESCING)]
-    everywhere = [state for state in State if state not in (s.FINISHED, s.ERROR, s.RECOVERY_REQUIRED)]
+    everywhere = [state for state in State if state not in FINAL]
     rules += [rule(state, e.WORK_ENDED, state, _note_work) for state in everywhere]
     late = (s.ACCEPTING_STOP, s.QUIESCING)
     rules.append(rule(s.ACCEPTING_STOP, e.LLM_ENDED, s.ACCEPTING_STOP, _ignore, _foreign))
@@ -393,5 +492,5 @@ def _rules() -> list[Rule[Run, Command]]:
 TABLE: SessionTable[Run, Command] = SessionTable(
     initial=State.ADMITTING,
     rules=_rules(),
-    endings={State.FINISHED: "finished", State.ERROR: "error", State.RECOVERY_REQUIRED: "recovery_required"},
+    endings={**FINAL},
 )

@@ -78,11 +78,6 @@ class Slots:
             self._slots[agent_id] = slot  # at the end: the most recently used
             self._evict()
 
-    def suspend(self) -> None:
-        """One admission is kept without being active: it does not prolong a shutdown."""
-        with self._loop.synchronize_execution_state():
-            self._active -= 1
-
     def clear(self) -> None:
         self._slots.clear()
 

@@ -10,7 +10,7 @@ from phronomy_django.agents.messages import StopExecution, StopLookedUp
 from phronomy_django.agents.services import Services
 from phronomy_django.domain.errors import NotFoundError, RehydrationRequiredError
 from phronomy_django.domain.statuses import TERMINAL
-from phronomy_django.store import load_execution
+from phronomy_django.store import ExecutionSnapshot, load_execution
 
 if TYPE_CHECKING:
     from phronomy_django.agents.coordinator import Coordinator
@@ -21,6 +21,7 @@ __all__ = ["Stops"]
 class Stops:
     """Loop thread only, but for ``reserved``: ids that were promised to callers and not seen yet.
 
+    A stop for an unfinished execution that is not live has it taken up again (``resume``), and waits for that.
     ``expected(execution_id)`` says whether a start with that id waits for its load. A stop for such an id, or for a
     promised one, waits for that start (HARD_POINTS 11).
     """
@@ -31,12 +32,14 @@ class Stops:
         post: Callable[[Any], object],
         live: Mapping[str, Coordinator],
         expected: Callable[[str], bool],
+        resume: Callable[[ExecutionSnapshot], None],
     ) -> None:
         self.reserved: set[str] = set()
         self._services = services
         self._post = post
         self._live = live
         self._expected = expected
+        self._resume = resume
         self._ahead: dict[str, list[StopExecution]] = {}
 
     def begun(self, coordinator: Coordinator) -> None:
@@ -81,11 +84,12 @@ class Stops:
         elif found.status in TERMINAL:
             request.task.set_result(False)
         else:
-            request.task.set_error(
-                RehydrationRequiredError(
-                    f"Execution {request.execution_id} is not live in this runtime; it has to be recovered first."
-                )
-            )
+            self._ahead.setdefault(request.execution_id, []).append(request)
+            self._resume(found)
+
+    def is_ahead(self, execution_id: str) -> bool:
+        """Whether a stop waits for this execution to be live."""
+        return execution_id in self._ahead
 
     def abandon(self, error: BaseException) -> None:
         """The loop is gone."""

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 from phronomy_django.agents.definition import Definition
 from phronomy_django.agents.draft import Draft
 from phronomy_django.agents.manifests import context_message
 from phronomy_django.agents.operation_rows import OperationRows
-from phronomy_django.agents.run import ProviderOutcome, Run, ToolOutcome, ToolState, Work
-from phronomy_django.domain.canonical import canonical_bytes
+from phronomy_django.agents.run import ApprovalNeed, ProviderOutcome, Run, ToolOutcome, ToolState, Work
+from phronomy_django.domain.canonical import canonical_bytes, content_id_of
 from phronomy_django.domain.ids import new_id
 from phronomy_django.domain.messages import ToolMessage
-from phronomy_django.domain.records import ToolInvocationChange, ToolInvocationRow
-from phronomy_django.domain.statuses import OperationKind, OperationState, ToolInvocationStatus
+from phronomy_django.domain.records import ApprovalRow, ToolInvocationChange, ToolInvocationRow
+from phronomy_django.domain.statuses import ApprovalState, OperationKind, OperationState, ToolInvocationStatus
 
 __all__ = ["ToolRows"]
 
@@ -25,8 +26,11 @@ class ToolRows:
     definition: Definition
     operations: OperationRows
 
-    def plan(self, outcome: ProviderOutcome, *, perform: bool) -> Iterable[ToolState]:
-        """The state of each call: refused at once, dispatched, or (not ``perform``) answered as not performed."""
+    def plan(self, outcome: ProviderOutcome, *, perform: bool, hold: bool = False) -> Iterable[ToolState]:
+        """The state of each call: refused at once, dispatched, or (not ``perform``) answered as not performed.
+
+        With ``hold`` nothing is dispatched: a person has to decide on a call of the batch first.
+        """
         assert outcome.response is not None  # noqa: S101 - only an answer has tool calls
         for call, plan in zip(outcome.response.tool_calls, outcome.plans, strict=True):
             if isinstance(plan, str):
@@ -39,10 +43,8 @@ class ToolRows:
             if not perform:
                 text = "The call was not performed: the run ended before it."
                 answer = ToolOutcome(status=ToolInvocationStatus.NOT_PERFORMED, text=text)
-            elif tool.cooperative:
-                work = self.operations.on_loop()
-            else:
-                work = self.operations.work_for(self.definition.tool_pool(tool))
+            elif not hold:
+                work = self._dispatched(tool)
             yield ToolState(
                 tool_invocation_id=new_id(),
                 call=call,
@@ -53,12 +55,80 @@ class ToolRows:
                 outcome=answer,
             )
 
+    def _dispatched(self, tool: Any) -> Work:
+        if tool.cooperative:
+            return self.operations.on_loop()
+        return self.operations.work_for(self.definition.tool_pool(tool))
+
+    def request_approvals(
+        self, draft: Draft, run: Run, tools: Sequence[ToolState], needs: Sequence[ApprovalNeed | None]
+    ) -> tuple[str, ...]:
+        """The requests of a held batch, bound to the digest of the arguments that are shown."""
+        requested = []
+        for tool, need in zip(tools, needs, strict=True):
+            if need is None:
+                continue
+            expires = None if need.seconds is None else draft.now + timedelta(seconds=need.seconds)
+            row = ApprovalRow(
+                new_id(),
+                run.execution_id,
+                tool.tool_invocation_id,
+                ApprovalState.PENDING,
+                content_id_of(tool.arguments),
+                need.shown,
+                need.facts,
+                draft.now,
+                expires,
+            )
+            draft.approvals.append(row)
+            requested.append(row.approval_request_id)
+            facts = {
+                "approval_request_id": row.approval_request_id,
+                "tool_invocation_id": tool.tool_invocation_id,
+            }
+            draft.record("approval_requested", data=facts)
+            draft.event("approval_requested", {**facts, "name": tool.call.name})
+        return tuple(requested)
+
+    def authorize(self, draft: Draft, run: Run) -> tuple[ToolState, ...]:
+        """Dispatch what was approved or needed no approval; a refused call keeps the answer that it has."""
+        tools = tuple(
+            tool
+            if tool.outcome is not None or tool.tool is None
+            else replace(tool, work=self._dispatched(tool.tool))
+            for tool in run.tools
+        )
+        decisions = []
+        for tool in tools:
+            if tool.work is not None:
+                content_id = draft.content(tool.arguments)
+                draft.tool_invocation_changes.append(
+                    ToolInvocationChange(tool.tool_invocation_id, ToolInvocationStatus.DISPATCHED, None, None)
+                )
+                self.operations.insert(
+                    draft,
+                    run.execution_id,
+                    tool.work,
+                    OperationKind.TOOL,
+                    tool.tool_invocation_id,
+                    content_id,
+                )
+            status = "dispatched" if tool.outcome is None else tool.outcome.status
+            decisions.append({"tool_invocation_id": tool.tool_invocation_id, "status": status})
+        draft.record("tools_authorized", data={"decisions": decisions})
+        draft.event("tools_authorized", {"decisions": decisions})
+        return tools
+
     def insert(self, draft: Draft, run: Run, tools: Sequence[ToolState]) -> None:
         call = run.call
         assert call is not None  # noqa: S101 - tools belong to the call that asked for them
         for position, tool in enumerate(tools):
             content_id = draft.content(tool.arguments)
-            status = ToolInvocationStatus.DISPATCHED if tool.outcome is None else tool.outcome.status
+            status = (
+                ToolInvocationStatus.DISPATCHED if tool.work is not None else ToolInvocationStatus.PLANNED
+            )
+            if tool.outcome is not None:
+                status = ToolInvocationStatus(tool.outcome.status)
             draft.tool_invocations.append(
                 ToolInvocationRow(
                     tool.tool_invocation_id,

@@ -32,6 +32,7 @@ __all__ = [
     "OutcomeUnknownError",
     "PhronomyError",
     "RehydrationRequiredError",
+    "ResolutionRequiredError",
     "RuntimeShutdownError",
     "SerializationError",
     "StorageError",
@@ -92,6 +93,10 @@ class ExecutionCancelledError(PhronomyError):
 
 class OutcomeUnknownError(PhronomyError):
     """It cannot be established whether the change was committed or the effect happened."""
+
+
+class ResolutionRequiredError(PhronomyError):
+    """An execution waits for a person, since nobody can know the outcome of one of its steps."""
 
 
 class DefinitionMismatchError(PhronomyError):

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 from phronomy_django.domain.canonical import CANONICALIZATION_VERSION, content_id_of
 
 __all__ = [
+    "ApprovalChange",
+    "ApprovalRow",
     "ContentRow",
     "EventRow",
     "ExecutionChange",
@@ -194,6 +196,27 @@ class OperationChange(NamedTuple):
     finished_at: datetime | None
 
 
+class ApprovalRow(NamedTuple):
+    approval_request_id: str
+    execution_id: str
+    tool_invocation_id: str
+    state: str
+    arguments_digest: str
+    shown_arguments: str
+    facts: str
+    requested_at: datetime
+    expires_at: datetime | None
+
+
+class ApprovalChange(NamedTuple):
+    """Withdraws or expires a request; applies only while it is in ``expected_state`` (HARD_POINTS 10)."""
+
+    approval_request_id: str
+    expected_state: str
+    state: str
+    decided_at: datetime | None
+
+
 class EventRow(NamedTuple):
     execution_id: str
     sequence: int
@@ -242,6 +265,8 @@ class Transition:
     tool_invocation_changes: tuple[ToolInvocationChange, ...] = ()
     operations: tuple[OperationRow, ...] = ()
     operation_changes: tuple[OperationChange, ...] = ()
+    approvals: tuple[ApprovalRow, ...] = ()
+    approval_changes: tuple[ApprovalChange, ...] = ()
     events: tuple[EventRow, ...] = ()
     hook: Callable[[], None] | None = None
     delete_agent_records: bool = False

@@ -8,6 +8,7 @@ __all__ = [
     "LEGAL_MOVES",
     "NON_TERMINAL",
     "TERMINAL",
+    "ApprovalState",
     "ExecutionPhase",
     "ExecutionStatus",
     "LLMCallStatus",
@@ -15,6 +16,7 @@ __all__ = [
     "OperationKind",
     "OperationState",
     "RecoveryDisposition",
+    "ResolutionOutcome",
     "RuntimeState",
     "StopKind",
     "ToolInvocationStatus",
@@ -101,6 +103,22 @@ class RecoveryDisposition(StrEnum):
     RESUMABLE = "resumable"
     RECONCILABLE = "reconcilable"
     RESOLUTION_REQUIRED = "resolution_required"
+
+
+class ApprovalState(StrEnum):
+    PENDING = "pending"
+    APPROVED = "approved"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    WITHDRAWN = "withdrawn"
+
+
+class ResolutionOutcome(StrEnum):
+    """What a person may say of an unknown outcome; ``not_performed`` lets the operation run, once."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    NOT_PERFORMED = "not_performed"
 
 
 class RuntimeState(StrEnum):

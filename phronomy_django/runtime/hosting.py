@@ -10,16 +10,24 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from django.db import connections
 
 from phronomy_django import __version__
+from phronomy_django.agents.client import recoverable
 from phronomy_django.agents.host import Host, set_host_provider
+from phronomy_django.agents.messages import RecoverAll, ResumeExecution
 from phronomy_django.agents.receiver import AGENTS, AgentsReceiver
 from phronomy_django.agents.services import Services
 from phronomy_django.conf import PhronomySettings, PoolSettings, phronomy_settings
-from phronomy_django.domain.errors import ConfigurationError, ConflictError, RuntimeShutdownError
+from phronomy_django.domain.errors import (
+    ConfigurationError,
+    ConflictError,
+    PhronomyError,
+    RuntimeShutdownError,
+)
 from phronomy_django.domain.ids import new_id
 from phronomy_django.engine import (
     BoundedPool,
@@ -44,6 +52,8 @@ from phronomy_django.store import (
     DurableWriter,
     Refused,
     close_connections,
+    expire_approvals,
+    list_overdue,
     mark_lost,
     register_runtime,
     stop_runtime,
@@ -173,6 +183,34 @@ class Hosting:
             timers=timers,
         )
 
+    # --- what waits in the rows --------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Look in the rows for what an earlier process left, and take it up (DESIGN §7)."""
+        self._scan(lambda: recoverable(self.services))
+
+    def _sweep(self) -> None:
+        """What time has decided: requests that expired, suspended executions whose deadline has passed."""
+        using = self.settings.database
+
+        def due() -> list[ResumeExecution]:
+            found = {*expire_approvals(using), *list_overdue(using)}
+            return recoverable(self.services, found) if found else []
+
+        self._scan(due)
+
+    def _scan(self, job: Callable[[], list[ResumeExecution]]) -> None:
+        def done(requests: list[ResumeExecution] | None, error: BaseException | None) -> None:
+            if error is not None:
+                logger.warning("The rows could not be scanned for unfinished executions: %s", error)
+            elif requests:
+                self.receiver.post(RecoverAll(requests))
+
+        try:
+            self.services.read(job, done)
+        except PhronomyError as error:
+            logger.warning("The rows could not be scanned for unfinished executions: %s", error)
+
     # --- the beat ---------------------------------------------------------------------------------------
 
     def _beat_later(self) -> None:
@@ -181,6 +219,7 @@ class Hosting:
     def _beat(self) -> None:
         try:
             self.writer.submit(Beat(self.runtime_id), self._beaten)
+            self._sweep()
             self._beat_later()
         except RuntimeShutdownError:
             return
@@ -257,6 +296,7 @@ def current_hosting(start: bool = True) -> Hosting | None:
     with _guard:
         if _hosting is None or _hosting.ended:
             _hosting = Hosting(settings)
+            _hosting.recover()
         return _hosting
 
 

@@ -1,6 +1,7 @@
 """The store: the one durable writer, ownership, reads, and what runs in our transactions (DESIGN §5, §6, §8)."""
 
 from phronomy_django.store.connections import close_connections, in_passing_thread, with_connections
+from phronomy_django.store.decisions import decide_approval, expire_approvals, resolve_outcome
 from phronomy_django.store.metrics import WriterMetrics
 from phronomy_django.store.ownership import (
     beat,
@@ -32,6 +33,19 @@ from phronomy_django.store.transactional import (
     record_operation_outcome,
     run_transactional,
 )
+from phronomy_django.store.unfinished import (
+    ApprovalFact,
+    CallFact,
+    InvocationFact,
+    OpenExecution,
+    OperationFact,
+    ResolutionFact,
+    UnfinishedExecution,
+    find_open,
+    list_overdue,
+    list_recoverable,
+    load_unfinished,
+)
 from phronomy_django.store.works import (
     Beat,
     CommitAnswer,
@@ -45,8 +59,10 @@ from phronomy_django.store.works import (
 from phronomy_django.store.writer import DurableWriter
 
 __all__ = [
+    "ApprovalFact",
     "Beat",
     "BodyFailed",
+    "CallFact",
     "CommitAnswer",
     "Committed",
     "ContextItem",
@@ -56,10 +72,15 @@ __all__ = [
     "HeldError",
     "HookError",
     "IdempotencyConflictError",
+    "InvocationFact",
+    "OpenExecution",
+    "OperationFact",
     "OutcomeRows",
     "Recorded",
     "Refused",
+    "ResolutionFact",
     "RootSnapshot",
+    "UnfinishedExecution",
     "Unknown",
     "Work",
     "WriterMetrics",
@@ -68,18 +89,25 @@ __all__ = [
     "claim_root",
     "close_connections",
     "create_root",
+    "decide_approval",
+    "expire_approvals",
     "find_by_idempotency_key",
+    "find_open",
     "in_passing_thread",
+    "list_overdue",
+    "list_recoverable",
     "load_content",
     "load_contents",
     "load_context",
     "load_events",
     "load_execution",
     "load_root",
+    "load_unfinished",
     "mark_lost",
     "record_operation_outcome",
     "register_runtime",
     "release_root",
+    "resolve_outcome",
     "run_transactional",
     "stop_runtime",
     "with_connections",

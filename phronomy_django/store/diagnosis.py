@@ -10,6 +10,7 @@ from phronomy_django.domain.records import OperationChange, OperationStep, Trans
 from phronomy_django.models import (
     AgentExecution,
     AgentRoot,
+    ApprovalRequest,
     JournalRecord,
     LLMCall,
     OffloadOperation,
@@ -52,6 +53,7 @@ def conflict_of(work: Transition | OperationStep, using: str) -> PhronomyError |
     return (
         _execution(work, what, agent, using)
         or _operations(work.operation_changes, what, agent, using)
+        or _approvals(work, what, agent, using)
         or _missing(LLMCall, [row.llm_call_id for row in work.llm_call_changes], what, using)
         or _missing(
             ToolInvocation, [row.tool_invocation_id for row in work.tool_invocation_changes], what, using
@@ -102,6 +104,18 @@ def _operations(
                 f"The {what} of {agent} expects operation {change.operation_id} in state, attempt and claim "
                 f"{_shown(expected)}; found {_shown(found.get(change.operation_id))}. Nothing was applied: "
                 "somebody else has moved the operation."
+            )
+    return None
+
+
+def _approvals(work: Transition, what: str, agent: str, using: str) -> PhronomyError | None:
+    changes = {change.approval_request_id: change for change in work.approval_changes}
+    found = dict(ApprovalRequest.objects.using(using).filter(pk__in=list(changes)).values_list("pk", "state"))
+    for request_id, change in changes.items():
+        if found.get(request_id) != change.expected_state:
+            return ConflictError(
+                f"The {what} of {agent} expects approval request {request_id} to be {change.expected_state}; found "
+                f"{found.get(request_id)}. Nothing was applied: somebody has decided it."
             )
     return None
 

@@ -93,11 +93,13 @@ def _rows(work: Transition) -> tuple[Sequence[Any], ...]:
         work.llm_call_changes,
         work.tool_invocation_changes,
         work.operation_changes,
+        work.approval_changes,
         work.contents if len(work.contents) < 2 else sorted(work.contents, key=_content_id),
         () if work.execution is None else (work.execution,),
         work.llm_calls,
         work.tool_invocations,
         work.operations,
+        work.approvals,
         work.journal,
         work.events,
     )

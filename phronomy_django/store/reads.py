@@ -164,16 +164,18 @@ def load_root(agent_id: str, using: str = "default") -> RootSnapshot:
 
 
 def load_context(
-    root_id: int, generation: int, window: int, using: str = "default"
+    root_id: int, generation: int, window: int, using: str = "default", *, until: int | None = None
 ) -> tuple[ContextItem, ...]:
     """What an agent's next input is made of: all its knowledge, then the newest ``window`` records of the transcript's
-    ``generation``; each in the order of the journal.
+    ``generation``; each in the order of the journal. ``until``: as of this sequence.
 
     Reads through the partial index of context records alone, so it costs the same however long the journal is.
     """
     candidates = JournalRecord.objects.using(using).filter(
         agent_id=root_id, context_candidate=True, content__isnull=False
     )
+    if until is not None:
+        candidates = candidates.filter(sequence__lte=until)
     knowledge = candidates.filter(channel="knowledge", context_generation=0).order_by("sequence")
     newest = candidates.filter(channel="transcript", context_generation=generation).order_by("-sequence")
     records = [*knowledge.select_related("content"), *reversed(newest.select_related("content")[:window])]

@@ -85,7 +85,14 @@ def _delete_records(root_id: int, using: str) -> None:
     """Empty one agent's history, children first; its contents stay until they are pruned."""
     executions = AgentExecution.objects.using(using).filter(agent_id=root_id)
     JournalRecord.objects.using(using).filter(agent_id=root_id)._raw_delete(using)
-    for relation in ("events", "operations", "tool_invocations", "llm_calls"):
+    for relation in (
+        "resolutions",
+        "approval_requests",
+        "events",
+        "operations",
+        "tool_invocations",
+        "llm_calls",
+    ):
         model = AgentExecution._meta.get_field(relation).related_model
         rows = model._default_manager.using(using).filter(execution__in=executions)  # type: ignore[union-attr]
         rows._raw_delete(using)

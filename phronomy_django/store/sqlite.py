@@ -17,6 +17,7 @@ from phronomy_django.domain.errors import ConflictError
 from phronomy_django.domain.records import OperationStep, Transition
 from phronomy_django.models.fields import IdField
 from phronomy_django.store.tables import (
+    APPROVAL_CHANGES,
     EXECUTION_CHANGES,
     INSERTS,
     OPERATION_CHANGES,
@@ -115,7 +116,13 @@ class SqliteRows:
         if "operation_changes" in rows:
             ids = (row.operation_id for row in rows["operation_changes"][1])
             operations = self._current(OPERATION_CHANGES, ids)
-        return [_fits(work, roots, executions, operations) for work in works]
+        approvals: dict[Any, Any] = {}
+        if "approval_changes" in rows:
+            ids = (row.approval_request_id for row in rows["approval_changes"][1])
+            approvals = self._current(APPROVAL_CHANGES, ids)
+        return [
+            _fits(work, roots, executions, operations) and _approvals_fit(work, approvals) for work in works
+        ]
 
     def _current(self, group: RowGroup, ids: Iterable[Any], *more: str) -> dict[Any, tuple[Any, ...]]:
         """The compared columns of these rows, by key, in the order of ``group.expected``, then ``more``."""
@@ -185,6 +192,12 @@ class SqliteRows:
     def _update(group: RowGroup) -> str:
         assigned = ", ".join(f"{name} = ?" for name in group.assigned)
         return f"UPDATE {group.table} SET {assigned} WHERE {group.key} = ?"  # noqa: S608
+
+
+def _approvals_fit(work: Transition | OperationStep, approvals: dict[Any, tuple[Any, ...]]) -> bool:
+    return isinstance(work, OperationStep) or all(
+        approvals.get(item.approval_request_id) == (item.expected_state,) for item in work.approval_changes
+    )
 
 
 def _fits(

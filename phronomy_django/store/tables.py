@@ -14,6 +14,7 @@ from phronomy_django.domain.records import OperationStep, Transition
 from phronomy_django.models import (
     AgentExecution,
     AgentRoot,
+    ApprovalRequest,
     Content,
     ExecutionEvent,
     JournalRecord,
@@ -23,6 +24,7 @@ from phronomy_django.models import (
 )
 
 __all__ = [
+    "APPROVAL_CHANGES",
     "EXECUTION_CHANGES",
     "INSERTS",
     "LLM_CALL_CHANGES",
@@ -78,6 +80,7 @@ INSERTS = (
     _insert("llm_calls", LLMCall, records.LLMCallRow),
     _insert("tool_invocations", ToolInvocation, records.ToolInvocationRow),
     _insert("operations", OffloadOperation, records.OperationRow),
+    _insert("approvals", ApprovalRequest, records.ApprovalRow),
     _insert("journal", JournalRecord, records.JournalRow),
     _insert("events", ExecutionEvent, records.EventRow),
 )
@@ -99,7 +102,20 @@ OPERATION_CHANGES = RowGroup(
     "operation_id",
     (("expected_state", "state"), ("expected_attempt", "attempt"), ("expected_claim", "claim")),
 )
-UPDATES = (EXECUTION_CHANGES, LLM_CALL_CHANGES, TOOL_INVOCATION_CHANGES, OPERATION_CHANGES)
+APPROVAL_CHANGES = RowGroup(
+    "approval_changes",
+    ApprovalRequest,
+    records.ApprovalChange._fields,
+    "approval_request_id",
+    (("expected_state", "state"),),
+)
+UPDATES = (
+    EXECUTION_CHANGES,
+    LLM_CALL_CHANGES,
+    TOOL_INVOCATION_CHANGES,
+    OPERATION_CHANGES,
+    APPROVAL_CHANGES,
+)
 ROOT = RowGroup(
     "root",
     AgentRoot,
@@ -148,6 +164,10 @@ def rows_of(works: Sequence[Transition | OperationStep]) -> dict[str, tuple[list
             add("operations", position, work.operations)
         if work.operation_changes:
             add("operation_changes", position, work.operation_changes)
+        if work.approvals:
+            add("approvals", position, work.approvals)
+        if work.approval_changes:
+            add("approval_changes", position, work.approval_changes)
         if work.events:
             add("events", position, work.events)
     return found

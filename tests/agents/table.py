@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -31,7 +32,7 @@ from phronomy_django.domain.messages import LLMResponse, ToolCall, Usage
 from phronomy_django.domain.statuses import StopKind, ToolInvocationStatus
 from phronomy_django.engine import SessionEvent, SessionTable
 
-__all__ = ["ANSWER", "BOOM", "FAILED", "LIMITS", "World", "asks_for", "stop_of", "tool_done"]
+__all__ = ["ANSWER", "BOOM", "FAILED", "LIMITS", "NOW", "World", "asks_for", "stop_of", "tool_done"]
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LIMITS = Limits(max_iterations=3, model_count=1)
@@ -59,13 +60,21 @@ def tool_done(text: str = "ok") -> ToolOutcome:
 class World:
     """A session and what surrounds it: which commit is in flight, which operations run."""
 
-    def __init__(self, *, prepared: bool = True, table: SessionTable[Run, Command] = TABLE) -> None:
+    def __init__(
+        self,
+        *,
+        prepared: bool = True,
+        table: SessionTable[Run, Command] = TABLE,
+        resumed: Callable[[Run], Run] | None = None,
+    ) -> None:
         self.table = table
         self.state: str = State.ADMITTING
         self.run = Run(execution_id="e", revision=1, prepared=prepared)
         self.asked: list[Command] = []
         self.numbers = 0
-        self.send(EventName.BEGIN)
+        if resumed is not None:
+            self.run = resumed(self.run)
+        self.send(EventName.BEGIN if resumed is None else EventName.RESUME)
 
     def send(self, name: EventName, payload: Any = None) -> tuple[Command, ...]:
         """Dispatch one event; the commands that it led to."""
@@ -84,7 +93,7 @@ class World:
         """The positive answer for ``barrier``, with what the real one makes live. ``refused`` tools have no work."""
         changes: dict[str, Any] = {"revision": self.run.revision + 1}
         work: frozenset[str] = frozenset()
-        if barrier in ("b3", "b3_b6", "b3_b2", "b3_b4", "b6"):
+        if barrier in ("b3", "b3_b6", "b3_b2", "b3_b4", "b3_suspend", "b6"):
             changes |= {"call": None, "outcome": None}
         if barrier in ("b1_b2", "b2", "b3_b2", "b5_b2"):
             call = LLMCallState(

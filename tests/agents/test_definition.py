@@ -38,12 +38,6 @@ def look(number: int) -> str:
     return str(number)
 
 
-@tool(requires_approval=True)
-def pay() -> str:
-    """Pay."""
-    return "paid"
-
-
 def later(self: Any, *arguments: Any) -> Any: ...
 
 
@@ -135,7 +129,9 @@ def test_each_preparation_method_makes_a_preparation_also_when_inherited(
         ({"replay_safe": 1}, "replay_safe is a int"),
         ({"tools": [look, look]}, "'look'"),
         ({"tools": [later]}, "later"),
-        ({"tools": [pay]}, "the tool 'pay' requires approval"),
+        ({"approval_seconds": 0}, "approval_seconds is 0"),
+        ({"approval_seconds": "9"}, "approval_seconds is '9'"),
+        ({"needs_approval": later_async}, "needs_approval is async"),
         ({"on_terminal": later_async}, "on_terminal is async"),
         ({"on_admission": later_async}, "on_admission is async"),
         ({"filter_input": later_async}, "filter_input is async"),

@@ -13,9 +13,9 @@ from phronomy_django.agents import ToolContext, ToolRetry, tool
 from phronomy_django.agents.agent import Agent
 from phronomy_django.agents.results import ExecutionTask
 from phronomy_django.domain.messages import LLMRequest, ToolMessage
-from phronomy_django.errors import ExecutionFailedError, NotFoundError, RehydrationRequiredError
+from phronomy_django.errors import ExecutionFailedError, NotFoundError
 from phronomy_django.llm import call
-from phronomy_django.models import AgentExecution, AgentRoot, JournalRecord, OffloadOperation, ToolInvocation
+from phronomy_django.models import JournalRecord, OffloadOperation, ToolInvocation
 from phronomy_django.runtime import reset_runtime
 from tests.agents.conftest import Define
 from tests.agents.scripts import calls_then, kinds
@@ -146,17 +146,7 @@ def test_a_cancel_while_an_attempt_is_put_off_starts_no_other(define: Define) ->
     assert ToolInvocation.objects.get(execution=task.execution_id).status == "cancelled"
 
 
-# --- stops of what is not live here -----------------------------------------------------------------------
-
-
-def test_a_stop_of_an_execution_that_a_dead_process_left_says_what_is_needed(define: Define) -> None:
-    agent = define().create("a")
-    result = agent.invoke("x", timeout=30)
-    reset_runtime()
-    AgentExecution.objects.update(status="active", phase="calling_llm")
-    AgentRoot.objects.update(lifecycle_status="busy")
-    with pytest.raises(RehydrationRequiredError, match=result.execution_id):
-        agent.cancel_async(result.execution_id).wait_result(30)
+# --- stops of what has not begun -----------------------------------------------------------------------
 
 
 def test_every_stop_of_a_promised_execution_is_answered(define: Define) -> None:

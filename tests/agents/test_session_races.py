@@ -21,15 +21,17 @@ from phronomy_django.agents.commands import (
     EventName,
     Fail,
     Finish,
+    Hold,
     LLMEnded,
     Prepare,
     Prepared,
     StartLLM,
     StartTools,
     State,
+    Suspend,
     ToolEnded,
 )
-from phronomy_django.agents.run import Run
+from phronomy_django.agents.run import ApprovalNeed, Run
 from phronomy_django.agents.session import TABLE
 from phronomy_django.domain.errors import ConflictError, OutcomeUnknownError, StorageError
 from phronomy_django.engine import Rule, SessionTable
@@ -87,7 +89,9 @@ class Race(World):
                     assert self.run.ending is not None
                 if barrier == "b5_b2":
                     assert all(tool.outcome is not None for tool in self.run.tools), "an unanswered call"
-                assert not (self.run.stop_accepted and barrier not in ("b6",)), "work after an accepted stop"
+                assert not (self.run.stop_accepted and barrier not in ("b6", "unresolved")), (
+                    "work after an accepted stop"
+                )
                 self.in_flight = barrier
                 self.bag.append(lambda: self.answer(barrier))
             case Prepare():
@@ -103,7 +107,7 @@ class Race(World):
             case CancelWork():
                 for operation_id in sorted(self.run.running - self.reported - {PREPARATION}):
                     self.bag.append(lambda operation_id=operation_id: self.gone(operation_id))  # type: ignore[misc]
-            case Finish() | Fail() | Abandon():
+            case Finish() | Fail() | Abandon() | Suspend() | Hold():
                 self.ends += 1
 
     def answer(self, barrier: str) -> None:
@@ -127,7 +131,9 @@ class Race(World):
         def ended() -> None:
             if operation_id in self.over:
                 return
-            outcome = self.random.choice((ANSWER, ANSWER, WRONG, FAILED, asks_for(self.random.randint(1, 3))))
+            tools = asks_for(self.random.randint(1, 3))
+            held = replace(tools, needs=(ApprovalNeed(shown="{}", facts="{}"),) * len(tools.plans))
+            outcome = self.random.choice((ANSWER, ANSWER, WRONG, FAILED, tools, tools, held))
             if self.random.random() < 0.2:
                 self.send(EventName.LLM_ENDED, LLMEnded("foreign", ANSWER, self.limits, ""))
             self.report(

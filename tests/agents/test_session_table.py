@@ -14,17 +14,21 @@ from phronomy_django.agents.commands import (
     EventName,
     Fail,
     Finish,
+    Hold,
     LLMEnded,
     Prepare,
     StartLLM,
     StartTools,
     State,
+    Suspend,
+    TellLLM,
     ToolEnded,
 )
-from phronomy_django.agents.session import END_ATTEMPTS, TABLE
+from phronomy_django.agents.run import ApprovalNeed, LLMCallState, Unresolved, Work
+from phronomy_django.agents.session import END_ATTEMPTS, FINAL, TABLE
 from phronomy_django.domain.errors import ConflictError, OutcomeUnknownError, StorageError
 from phronomy_django.domain.statuses import StopKind
-from tests.agents.table import ANSWER, BOOM, FAILED, LIMITS, WRONG, World, asks_for, stop_of, tool_done
+from tests.agents.table import ANSWER, BOOM, FAILED, LIMITS, NOW, WRONG, World, asks_for, stop_of, tool_done
 
 SEPARATE = replace(LIMITS, separate_end=True)
 
@@ -339,7 +343,9 @@ def test_an_end_that_is_refused_is_tried_again_ever_later_and_then_left_to_a_per
     assert delays == sorted(set(delays))
     assert delays[0] > 0
     error = StorageError("hook")
-    assert world.send(EventName.REFUSED, error) == (Abandon(error),)
+    assert world.send(EventName.REFUSED, error) == (Commit("unresolved"),)
+    assert "hook" in world.run.unresolved[0].what
+    assert world.commit("unresolved") == (Hold(),)
     assert world.state == State.RECOVERY_REQUIRED
     assert world.run.ending is not None
     assert world.run.ending.output == b'"yes"'
@@ -380,19 +386,89 @@ def test_an_unknown_commit_is_left_to_recovery_and_never_tried_again(state: Stat
     assert world.state == State.RECOVERY_REQUIRED
 
 
+# --- approval and recovery ---------------------------------------------------------------------------------
+
+
+def test_a_batch_with_a_call_for_a_person_is_suspended_as_a_whole() -> None:
+    world = World().calling()
+    need = ApprovalNeed(shown="{}", facts="{}")
+    assert world.llm(replace(asks_for(2), needs=(None, need))) == (Commit("b3_suspend"),)
+    assert world.run.tool_call_count == 2
+    assert world.commit("b3_suspend") == (Suspend(),)
+    assert world.state == State.SUSPENDED
+
+
+def test_a_stop_that_comes_while_a_run_is_being_suspended_is_accepted() -> None:
+    world = World().calling()
+    world.llm(replace(asks_for(1), needs=(ApprovalNeed(shown="{}", facts="{}"),)))
+    world.send(EventName.STOP, stop_of())
+    assert world.commit("b3_suspend") == (Commit("stop"),)
+    assert world.commit("stop") == (CancelWork(), Commit("b6"))
+
+
+def resumed(entry: str, **changes: Any) -> World:
+    world = World(resumed=lambda run: replace(run, entry=entry, started_at=NOW, **changes))
+    return world
+
+
+@pytest.mark.parametrize(
+    ("entry", "commands", "state"),
+    [
+        (State.PREPARING, (Prepare(),), State.PREPARING),
+        (State.CALLING_LLM, (StartLLM(),), State.CALLING_LLM),
+        (State.RUNNING_TOOLS, (StartTools(),), State.RUNNING_TOOLS),
+        (State.DISPATCHING, (Commit("b2"),), State.DISPATCHING),
+        (State.SUSPENDED, (Suspend(),), State.SUSPENDED),
+    ],
+)
+def test_a_run_goes_on_where_its_rows_say_and_only_after_that_is_committed(
+    entry: State, commands: Any, state: State
+) -> None:
+    call = LLMCallState(llm_call_id="c", ordinal=1, model_index=0, work=Work(operation_id="o", pool="llm"))
+    world = resumed(entry, call=call if entry == State.CALLING_LLM else None)
+    assert world.asked == [Commit("resume")]
+    assert world.commit("resume") == commands
+    assert world.state == state
+
+
+def test_what_a_person_said_of_a_provider_call_takes_the_place_of_its_answer() -> None:
+    call = LLMCallState(llm_call_id="c", ordinal=1, model_index=0, work=Work(operation_id="o", pool="llm"))
+    world = resumed(State.CALLING_LLM, call=call, said=ANSWER, iteration=1)
+    assert world.commit("resume") == (TellLLM(),)
+    assert world.llm(ANSWER) == (Commit("b3_b6"),)
+
+
+def test_what_nobody_can_know_is_committed_and_held() -> None:
+    world = resumed(State.RUNNING_TOOLS, unresolved=(Unresolved(subject_id="s", attempt=1, what="tool"),))
+    assert world.asked == [Commit("unresolved")]
+    assert world.commit("unresolved") == (Hold(),)
+    assert world.state == State.RECOVERY_REQUIRED
+
+
+def test_a_stop_during_a_resumption_starts_nothing() -> None:
+    world = resumed(State.PREPARING)
+    assert world.send(EventName.STOP, stop_of()) == ()
+    assert world.commit("resume") == (Commit("stop"),)
+    assert world.commit("stop") == (CancelWork(), Commit("b6"))
+
+
 # --- the table as a whole --------------------------------------------------------------------------------------
 
 #: What is dropped on purpose, by state: facts that cannot be, or that must change nothing there (rule 6).
 DROPPED = {
     State.ADMITTING: {"prepared", "llm_ended", "tool_ended"},
-    State.PREPARING: {"begin", "committed", "refused", "unknown", "llm_ended", "tool_ended"},
-    State.DISPATCHING: {"begin", "prepared", "llm_ended", "tool_ended"},
-    State.CALLING_LLM: {"begin", "committed", "refused", "unknown", "prepared", "tool_ended"},
-    State.RECORDING: {"begin", "prepared", "llm_ended", "tool_ended"},
-    State.RUNNING_TOOLS: {"begin", "committed", "refused", "unknown", "prepared", "llm_ended"},
-    State.ACCEPTING_STOP: {"begin"},
-    State.QUIESCING: {"begin", "committed", "refused", "unknown"},
-    State.ENDING: {"begin", "llm_ended", "tool_ended"},
+    State.PREPARING: {"resume", "begin", "committed", "refused", "unknown", "llm_ended", "tool_ended"},
+    State.DISPATCHING: {"resume", "begin", "prepared", "llm_ended", "tool_ended"},
+    State.CALLING_LLM: {"resume", "begin", "committed", "refused", "unknown", "prepared", "tool_ended"},
+    State.RECORDING: {"resume", "begin", "prepared", "llm_ended", "tool_ended"},
+    State.RUNNING_TOOLS: {"resume", "begin", "committed", "refused", "unknown", "prepared", "llm_ended"},
+    State.ACCEPTING_STOP: {"resume", "begin"},
+    State.QUIESCING: {"resume", "begin", "committed", "refused", "unknown"},
+    State.ENDING: {"begin", "llm_ended", "tool_ended", "resume"},
+    State.RESUMING: {"begin", "prepared", "llm_ended", "tool_ended", "resume"},
+    State.HOLDING: {"begin", "prepared", "llm_ended", "tool_ended", "resume"},
+    State.SUSPENDING: {"begin", "prepared", "llm_ended", "tool_ended", "resume"},
+    State.AUTHORIZING: {"begin", "prepared", "llm_ended", "tool_ended", "resume"},
 }
 
 
@@ -401,12 +477,13 @@ def test_every_event_in_every_state_is_a_rule_or_dropped_on_purpose() -> None:
     for rule in TABLE.rules:
         taken[rule.state].add(rule.event)
     assert {state: {str(name) for name in EventName} - taken[state] for state in DROPPED} == DROPPED
-    assert set(TABLE.states) == set(DROPPED) | {State.FINISHED, State.ERROR, State.RECOVERY_REQUIRED}
+    assert set(TABLE.states) == set(DROPPED) | set(FINAL)
 
 
 def test_every_final_state_says_how_the_session_ended() -> None:
     assert {state: str(ending) for state, ending in TABLE.endings.items()} == {
         State.FINISHED: "finished",
+        State.SUSPENDED: "halted",
         State.ERROR: "error",
         State.RECOVERY_REQUIRED: "recovery_required",
     }

@@ -101,7 +101,7 @@ def test_a_terminal_hook_that_never_works_keeps_the_admission_and_the_result(def
     assert execution.status == "active"
     assert "llm_call_succeeded" in kinds(execution.execution_id)
     assert LedgerEntry.objects.filter(reference__startswith="completed").count() == 0
-    with pytest.raises(PhronomyError, match="waits for recovery"):
+    with pytest.raises(PhronomyError, match="waits for a person"):
         agent.invoke("y", timeout=30)
 
 
