@@ -61,7 +61,7 @@ class AgentsReceiver(ExecutionReceiver):
     def __init__(self, services: Services) -> None:
         super().__init__(services.loop)
         self.services = services
-        self._slots = Slots(services.loop, self, services.max_live_agents)
+        self._slots = Slots(services.loop, self, services.max_live_agents, self._freed)
         self._executions: dict[str, Coordinator] = {}
         self._waiting: set[Any] = set()
         self.stops = Stops(services, self.post, self._executions, self._is_waiting, self._resume)
@@ -148,8 +148,8 @@ class AgentsReceiver(ExecutionReceiver):
 
     def _join_or_refuse(self, holder: Request, running: Coordinator | None, request: Request) -> None:
         what = "another request"
-        if isinstance(request, ResumeExecution) and isinstance(holder, StartExecution | ResumeExecution):
-            request.task.follow(holder.task)  # it is under way
+        if isinstance(request, ResumeExecution):
+            self.recoveries.wait(request)
             return
         if isinstance(holder, ResumeExecution):
             what = f"execution {holder.task.execution_id}, which is being taken up again"
@@ -294,6 +294,9 @@ class AgentsReceiver(ExecutionReceiver):
         self._executions[execution_id] = coordinator
         coordinator.begin(event)
         self.stops.begun(coordinator)
+
+    def _freed(self, agent_id: str) -> None:
+        self.recoveries.freed(agent_id)
 
     def let_go(self, agent_id: str, token: OwnerToken) -> None:
         """Free an admission and keep nothing of the agent in memory."""

@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from phronomy_django.agents.barriers import Barriers, Start
@@ -62,6 +63,7 @@ class Recoveries:
         self._queue: deque[ResumeExecution] = deque()
         self._loading = 0
         self._tries: dict[str, int] = {}
+        self._hints: dict[str, list[ResumeExecution]] = {}
 
     # --- the queue --------------------------------------------------------------------------------------
 
@@ -81,6 +83,19 @@ class Recoveries:
         """A request's load was answered, or it never began."""
         self._loading = max(0, self._loading - 1)
         self.pump()
+
+    def wait(self, request: ResumeExecution) -> None:
+        """The agent is held just now, perhaps by a load that began before the decision that this request tells of.
+
+        It is looked at again when the agent is free: a hint that is lost would leave a decision unread.
+        """
+        self._hints.setdefault(request.agent_id, []).append(request)
+
+    def freed(self, agent_id: str) -> None:
+        """An agent has become free: look again at what waited for that."""
+        hints = self._hints.pop(agent_id, None)
+        if hints is not None:
+            self.enqueue(hints)
 
     def again(
         self, agent_id: str, execution_id: str, definition: Any, task: ExecutionTask | None = None
@@ -237,9 +252,10 @@ class Recoveries:
 
     def abandon(self, error: BaseException) -> None:
         """The loop is gone."""
-        for request in self._queue:
+        for request in chain(self._queue, *self._hints.values()):
             request.task.set_error(error)
         self._queue.clear()
+        self._hints.clear()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,6 +6,8 @@ run (rule 3); only the token that took it can free it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from phronomy_django.agents.coordinator import Coordinator
 from phronomy_django.agents.live import LiveAgent
 from phronomy_django.agents.messages import OwnerToken, Request
@@ -27,9 +29,19 @@ class Slot:
 
 
 class Slots:
-    """By ``agent_id``, the longest unused first. At most ``max_live`` agents stay live; busy ones always do."""
+    """By ``agent_id``, the longest unused first. At most ``max_live`` agents stay live; busy ones always do.
 
-    def __init__(self, loop: EventLoop, receiver: ExecutionReceiver, max_live: int) -> None:
+    ``freed(agent_id)`` is called whenever an admission has become free.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        receiver: ExecutionReceiver,
+        max_live: int,
+        freed: Callable[[str], object],
+    ) -> None:
+        self._freed = freed
         self._loop = loop
         self._receiver = receiver
         self._max_live = max_live
@@ -77,6 +89,7 @@ class Slots:
         if slot.live is not None:
             self._slots[agent_id] = slot  # at the end: the most recently used
             self._evict()
+        self._freed(agent_id)
 
     def clear(self) -> None:
         self._slots.clear()

@@ -37,7 +37,7 @@ logger = logging.getLogger("phronomy_django.store")
 
 #: The barriers of an agent; each has a failpoint on both sides of its commit.
 BARRIERS = (
-    "knowledge clear purge stop resume unresolved hold b1 b1_b2 b2 b3 b3_b2 b3_b4 b3_suspend b4 b5_b2 b3_b6 b6 claim"
+    "knowledge clear purge stop resume unresolved b1 b1_b2 b2 b3 b3_b2 b3_b4 b3_suspend b4 b5_b2 b3_b6 b6 claim"
 ).split()
 _BEFORE = {name: f"agent.{name}.before_commit" for name in BARRIERS}
 _AFTER = {name: f"agent.{name}.after_commit" for name in BARRIERS}

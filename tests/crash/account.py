@@ -36,6 +36,24 @@ class Account:
         self.ledger = Counter(LedgerEntry.objects.values_list("reference", flat=True))
         self.hooked = {root.pk for root in self.roots if "HookedAgent" in root.agent_id}
 
+    def describe(self, agent_ids: Sequence[str]) -> str:
+        """The rows of these agents, for whoever reads a failure."""
+        lines = []
+        for execution in self.executions:
+            if execution.agent.agent_id in agent_ids:
+                kinds = list(
+                    JournalRecord.objects.filter(execution=execution)
+                    .order_by("sequence")
+                    .values_list("kind", flat=True)
+                )
+                operations = OffloadOperation.objects.filter(execution=execution)
+                lines.append(
+                    f"{execution.agent.agent_id} {execution.execution_id} {execution.status} {execution.phase} "
+                    f"{execution.recovery_disposition!r}: {kinds}; "
+                    f"{[(o.kind, o.state, o.attempt, o.runtime_id) for o in operations]}"
+                )
+        return "\n".join(["stuck:", *lines])
+
     def check(self) -> None:
         self.check_journal()
         self.check_hooks()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,10 @@ from phronomy_django.agents import (
 )
 from phronomy_django.conf import phronomy_settings
 from phronomy_django.domain.messages import LLMRequest, ToolMessage, UserMessage
-from phronomy_django.errors import AgentBusyError
+from phronomy_django.errors import AgentBusyError, ConflictError, ResolutionRequiredError
 from phronomy_django.llm import LLMError, LLMErrorKind, ScriptedLLM, call
-from phronomy_django.runtime import reset_runtime
+from phronomy_django.models import AgentExecution
+from phronomy_django.runtime import reset_runtime, start_hosting
 from phronomy_django.store import mark_lost
 from tests.testapp.models import LedgerEntry
 
@@ -115,6 +117,9 @@ class SlowAgent(Agent):
     model = ScriptedLLM(["late"], delay=600)
 
 
+CLASSES = {cls.__name__: cls for cls in (PlainAgent, HookedAgent, SecondModelAgent, SlowAgent)}
+
+
 def _run(agent: Agent, report: Report, text: str = "tools") -> None:
     result = agent.invoke(text, idempotency_key="k", timeout=60)
     report.line("ended", agent.agent_id, result.execution_id, result.status)
@@ -163,15 +168,74 @@ def many(order: dict[str, Any], report: Report) -> None:
 
 
 def after(order: dict[str, Any], report: Report) -> None:
-    """The next process: what ended is answered from the rows, what did not keeps its agent, all else works."""
+    """The next process: it takes up what was left, a person answers what is left to answer, all else works.
+
+    ``truth`` are the keys of the effects that really happened: what a person would find in the other system's books.
+    """
     mark_lost(0.0)
+    truth = set(order["truth"])
+    hosting = start_hosting()  # which takes up what it finds
     for agent_id, class_name in order["agents"]:
-        agent = {cls.__name__: cls for cls in (PlainAgent, HookedAgent)}[class_name](agent_id)
-        try:
-            result = agent.invoke("tools", idempotency_key="k", timeout=60)
+        agent = CLASSES[class_name](agent_id)
+        until = time.monotonic() + 30
+        while time.monotonic() < until:
+            try:
+                result = agent.invoke("tools", idempotency_key="k", timeout=60)
+            except AgentBusyError:
+                _answer(agent, truth, report)
+                continue
+            except ResolutionRequiredError:
+                _answer(agent, truth, report)
+                continue
             report.line("answered", agent_id, result.execution_id, result.status)
-        except AgentBusyError:
-            report.line("busy", agent_id)
+            break
+        else:
+            report.line("stuck", agent_id)
+    slow = AgentExecution.objects.filter(
+        agent__agent_id=order["prefix"] + "SlowAgent", status__in=["preparing", "active"]
+    ).first()
+    if (
+        slow is not None
+    ):  # its model never answers; a cancel that was not accepted before the kill is asked for again
+        SlowAgent(slow.agent.agent_id).cancel_async(slow.execution_id).wait_result(60)
+    _wait_for_quiet(order["prefix"])
     fresh = PlainAgent.create(order["name"])
     report.line("fresh", fresh.invoke("hello", timeout=60).status)
+    assert hosting.receiver.runner.count == 0
     reset_runtime()
+
+
+def _answer(agent: Agent, truth: set[str], report: Report) -> None:
+    """What an operator does: look at the books, and say what happened."""
+    execution = AgentExecution.objects.filter(
+        agent__agent_id=agent.agent_id, status__in=["preparing", "active", "suspended"]
+    ).first()
+    if execution is None:
+        return
+    if execution.recovery_disposition != "resolution_required":
+        time.sleep(0.02)  # it is being taken up
+        return
+    record = execution.journal.filter(kind="resolution_required").order_by("sequence").last()
+    assert record is not None
+    for subject in record.data["subjects"]:
+        happened = subject["subject_id"] in truth
+        try:
+            agent.resolve(
+                execution.execution_id,
+                expected_execution_revision=execution.execution_revision,
+                subject=subject["subject_id"],
+                outcome="succeeded" if happened else "not_performed",
+                result="sent" if happened else None,
+            )
+        except ConflictError:
+            return  # it has moved on since it was read: look again
+        report.line("resolved", agent.agent_id, subject["subject_id"])
+
+
+def _wait_for_quiet(prefix: str) -> None:
+    until = time.monotonic() + 60
+    open_ = AgentExecution.objects.filter(
+        agent__agent_id__startswith=prefix, status__in=["preparing", "active", "suspended"]
+    )
+    while open_.exists() and time.monotonic() < until:
+        time.sleep(0.02)
