@@ -15,12 +15,13 @@ comma := ,
 DEMO_EXTRAS := demo$(if $(PHRONOMY_DEMO_MODEL),$(comma)llm)
 DEMO_STAMP  := .make/demo$(if $(PHRONOMY_DEMO_MODEL),-llm)
 
-.PHONY: help demo test bench lint format clean
+.PHONY: help demo test crash bench lint format clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo    run the example project's support desk over its e-mails (SQLite, no network)"
 	@echo "make test    run all tests on SQLite and on a real PostgreSQL, with coverage"
+	@echo "make crash   the long form of the crash test: kill -9 at every boundary, on both databases"
 	@echo "make bench   measure, and write docs/benchmarks.md"
 	@echo "make lint    ruff, mypy and the import contracts"
 	@echo "make format  let ruff and django-upgrade rewrite what they can"
@@ -32,6 +33,9 @@ demo: $(DEMO_STAMP)
 
 test: .make/test
 	@$(BIN)/python -m tests --coverage-min $(COVERAGE_MIN) $(ARGS)
+
+crash: .make/test
+	@PHRONOMY_CRASH_LONG=1 $(BIN)/python -m tests tests/crash $(ARGS)
 
 bench: .make/bench
 	@$(BIN)/python -m bench $(ARGS)

@@ -24,6 +24,7 @@ class Account:
     """Every check is an equality of sets or multisets: nothing lost, nothing twice, nothing without its record."""
 
     def __init__(self, name: str, effects: Sequence[str]) -> None:
+        self.name = name
         self.roots = list(AgentRoot.objects.filter(agent_id__startswith=f"{name}-").order_by("agent_id"))
         self.executions = list(AgentExecution.objects.filter(agent__in=self.roots))
         self.ids = {execution.execution_id for execution in self.executions}
@@ -94,8 +95,12 @@ class Account:
         for invocation in self.tools:
             if invocation.tool_name == "send":
                 happened = self.effects[invocation.tool_invocation_id]
-                operation = self.operations[invocation.tool_invocation_id]
+                operation = self.operations.get(invocation.tool_invocation_id)
                 assert happened <= 1
+                if operation is None:  # a person has not approved it
+                    assert not happened
+                    assert invocation.status in ("planned", "rejected", "cancelled")
+                    continue
                 assert not happened or operation.state in ("started", "succeeded")
                 assert happened or operation.state != "succeeded"
         known = {str(key) for key in ToolInvocation.objects.values_list("tool_invocation_id", flat=True)}
@@ -132,6 +137,8 @@ class Account:
                     pass  # its history is gone, as was asked for
                 case ["ended", _, execution_id, ended]:
                     assert status[execution_id] == ended, line
+                case ["suspended", _, execution_id]:
+                    assert execution_id in status, line
                 case ["stopped", _, execution_id]:
                     assert stops[execution_id] == "cancel", line
                 case _:

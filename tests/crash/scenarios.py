@@ -23,7 +23,7 @@ from phronomy_django.conf import phronomy_settings
 from phronomy_django.domain.messages import LLMRequest, ToolMessage, UserMessage
 from phronomy_django.errors import AgentBusyError, ConflictError, ResolutionRequiredError
 from phronomy_django.llm import LLMError, LLMErrorKind, ScriptedLLM, call
-from phronomy_django.models import AgentExecution
+from phronomy_django.models import AgentExecution, ApprovalRequest
 from phronomy_django.runtime import reset_runtime, start_hosting
 from phronomy_django.store import mark_lost
 from tests.testapp.models import LedgerEntry
@@ -72,6 +72,10 @@ def _script(request: LLMRequest) -> Any:
     return [call("send"), call("book"), call("send")] if "tools" in text else "done"
 
 
+def _is_answered(request: LLMRequest) -> bool:
+    return isinstance(request.messages[-1], ToolMessage)
+
+
 @register
 class PlainAgent(Agent):
     """No application code but its tools: as few barriers as can be."""
@@ -110,6 +114,15 @@ class SecondModelAgent(Agent):
 
 
 @register
+class HeldAgent(Agent):
+    """Its one tool waits for a person."""
+
+    definition_id = "tests.crash-held"
+    model = ScriptedLLM(lambda request: _script(request) if _is_answered(request) else call("send"))
+    tools = (tool(name="send", requires_approval=True)(send.function),)
+
+
+@register
 class SlowAgent(Agent):
     """Never answers: it is there to be cancelled."""
 
@@ -117,7 +130,7 @@ class SlowAgent(Agent):
     model = ScriptedLLM(["late"], delay=600)
 
 
-CLASSES = {cls.__name__: cls for cls in (PlainAgent, HookedAgent, SecondModelAgent, SlowAgent)}
+CLASSES = {cls.__name__: cls for cls in (PlainAgent, HookedAgent, SecondModelAgent, HeldAgent, SlowAgent)}
 
 
 def _run(agent: Agent, report: Report, text: str = "tools") -> None:
@@ -128,13 +141,18 @@ def _run(agent: Agent, report: Report, text: str = "tools") -> None:
 def all_barriers(order: dict[str, Any], report: Report) -> None:
     """One agent after the other, so that each barrier is the only thing that happens."""
     name = order["name"]
-    for cls in (PlainAgent, HookedAgent, SecondModelAgent, SlowAgent):
+    for cls in (PlainAgent, HookedAgent, SecondModelAgent, HeldAgent, SlowAgent):
         cls.create(f"{name}-{cls.__name__}")
     _run(HookedAgent(f"{name}-HookedAgent"), report)
     _run(PlainAgent(f"{name}-PlainAgent"), report)
     plain = PlainAgent(f"{name}-PlainAgent")
     plain.invoke("no more", timeout=60)
     _run(SecondModelAgent(f"{name}-SecondModelAgent"), report)
+    held = HeldAgent(f"{name}-HeldAgent")
+    waiting = held.invoke("tools", idempotency_key="k", timeout=60)
+    report.line("suspended", held.agent_id, waiting.execution_id)
+    ended = _approve(held, waiting.execution_id, waiting.approval_request)
+    report.line("ended", held.agent_id, ended.execution_id, ended.status)
     slow = SlowAgent(f"{name}-SlowAgent")
     task = slow.invoke_async("x")
     if slow.cancel_async(task.execution_id).wait_result(60):
@@ -146,6 +164,10 @@ def all_barriers(order: dict[str, Any], report: Report) -> None:
     slow.purge()
     report.line("purged", slow.agent_id)
     reset_runtime()
+
+
+def _approve(agent: Agent, execution_id: str, request_id: str) -> ExecutionResult:
+    return agent.approve(execution_id, approval_request_id=request_id).wait_result(60)
 
 
 def many(order: dict[str, Any], report: Report) -> None:
@@ -198,7 +220,7 @@ def after(order: dict[str, Any], report: Report) -> None:
         slow is not None
     ):  # its model never answers; a cancel that was not accepted before the kill is asked for again
         SlowAgent(slow.agent.agent_id).cancel_async(slow.execution_id).wait_result(60)
-    _wait_for_quiet(order["prefix"])
+    _wait_for_quiet(order["prefix"], truth, report)
     fresh = PlainAgent.create(order["name"])
     report.line("fresh", fresh.invoke("hello", timeout=60).status)
     assert hosting.receiver.runner.count == 0
@@ -232,10 +254,15 @@ def _answer(agent: Agent, truth: set[str], report: Report) -> None:
         report.line("resolved", agent.agent_id, subject["subject_id"])
 
 
-def _wait_for_quiet(prefix: str) -> None:
+def _wait_for_quiet(prefix: str, truth: set[str], report: Report) -> None:
     until = time.monotonic() + 60
     open_ = AgentExecution.objects.filter(
         agent__agent_id__startswith=prefix, status__in=["preparing", "active", "suspended"]
     )
     while open_.exists() and time.monotonic() < until:
+        waiting = ApprovalRequest.objects.filter(execution__in=open_, state="pending").first()
+        if waiting is not None:
+            _approve(HeldAgent(waiting.execution.agent.agent_id), waiting.execution_id, waiting.pk)
+        for execution in open_.filter(recovery_disposition="resolution_required"):
+            _answer(HeldAgent(execution.agent.agent_id), truth, report)
         time.sleep(0.02)
