@@ -225,7 +225,7 @@ class Agent:
         same decision twice is no error. Raises ``ConflictError`` for another decision than the first, an expired or
         withdrawn request, other arguments, an execution that is to stop; ``NotFoundError``; ``InputError``.
         """
-        return decisions.decide(
+        decisions.store_decision(
             definition_of(type(self)),
             self.agent_id,
             execution_id,
@@ -236,6 +236,7 @@ class Agent:
             reason=reason,
             by=by,
         )
+        return self.resume(execution_id)
 
     def resolve(
         self,
@@ -254,8 +255,7 @@ class Agent:
         may run, once. Raises ``ConflictError`` for a stale revision, a subject that is not the current one, and another
         answer than the first; ``NotFoundError``; ``InputError``.
         """
-        return decisions.resolve(
-            definition_of(type(self)),
+        decisions.store_resolution(
             self.agent_id,
             execution_id,
             expected_execution_revision=expected_execution_revision,
@@ -265,6 +265,7 @@ class Agent:
             error=error,
             by=by,
         )
+        return self.resume(execution_id)
 
     def resume(self, execution_id: str) -> ExecutionTask:
         """Take an unfinished execution up again from its rows; the task ends as the execution does.

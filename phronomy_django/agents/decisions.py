@@ -1,4 +1,7 @@
-"""The caller's side of what people decide: checked, stored in the caller's transaction, then a hint to go on."""
+"""The caller's side of what people decide: checked, then stored in the caller's own transaction.
+
+A hint to go on comes after it and may be lost: the runtime that owns the agent finds the row at its next sweep.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from phronomy_django.agents import client
 from phronomy_django.agents.bodies import plan_call
 from phronomy_django.agents.definition import Definition
 from phronomy_django.agents.inputs import check_id, check_text
-from phronomy_django.agents.results import ExecutionTask
 from phronomy_django.conf import phronomy_settings
 from phronomy_django.domain.canonical import canonical_bytes
 from phronomy_django.domain.errors import InputError, NotFoundError
@@ -19,13 +20,13 @@ from phronomy_django.domain.statuses import ResolutionOutcome
 from phronomy_django.models import AgentExecution, ApprovalRequest
 from phronomy_django.store import decide_approval, resolve_outcome
 
-__all__ = ["decide", "resolve"]
+__all__ = ["store_decision", "store_resolution"]
 
 MAX_REASON = 10_000
 
 
-def decide(
-    definition: Definition,
+def store_decision(
+    definition: Definition | None,
     agent_id: str,
     execution_id: str,
     *,
@@ -35,7 +36,8 @@ def decide(
     arguments_digest: str | None,
     reason: str,
     by: Any,
-) -> ExecutionTask:
+) -> None:
+    """Check and store a decision. ``definition`` is needed for edited arguments only."""
     using = phronomy_settings().database
     execution_id = check_id(execution_id, "execution")
     approval_request_id = check_id(approval_request_id, "approval request")
@@ -43,6 +45,8 @@ def decide(
     if edited_arguments is not None:
         if not approved:
             raise InputError("Edited arguments belong to an approval, not to a rejection.")
+        if definition is None:
+            raise InputError("Arguments can be edited only where the agent's definition is known.")
         _check_edited(definition, approval_request_id, edited_arguments, using)
     _check_agent(execution_id, agent_id, using)
     decide_approval(
@@ -55,7 +59,6 @@ def decide(
         by_id=getattr(by, "pk", by),
         using=using,
     )
-    return client.resume_execution(definition, agent_id, execution_id)
 
 
 def _check_reason(reason: str) -> None:
@@ -94,8 +97,7 @@ def _check_agent(execution_id: str, agent_id: str, using: str) -> None:
         raise NotFoundError(f"Agent {agent_id!r} has no execution {execution_id}.")
 
 
-def resolve(
-    definition: Definition,
+def store_resolution(
     agent_id: str,
     execution_id: str,
     *,
@@ -105,7 +107,8 @@ def resolve(
     result: Any,
     error: str,
     by: Any,
-) -> ExecutionTask:
+) -> None:
+    """Check and store what a person says of an unknown outcome."""
     using = phronomy_settings().database
     execution_id, subject = check_id(execution_id, "execution"), check_id(subject, "subject")
     try:
@@ -128,4 +131,3 @@ def resolve(
         by_id=getattr(by, "pk", by),
         using=using,
     )
-    return client.resume_execution(definition, agent_id, execution_id)

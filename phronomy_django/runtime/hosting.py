@@ -53,7 +53,7 @@ from phronomy_django.store import (
     Refused,
     close_connections,
     expire_approvals,
-    list_overdue,
+    list_decided,
     mark_lost,
     register_runtime,
     stop_runtime,
@@ -190,11 +190,11 @@ class Hosting:
         self._scan(lambda: recoverable(self.services))
 
     def _sweep(self) -> None:
-        """What time has decided: requests that expired, suspended executions whose deadline has passed."""
+        """What time and people have decided, whoever was told: a hint may be lost, the rows are not."""
         using = self.settings.database
 
         def due() -> list[ResumeExecution]:
-            found = {*expire_approvals(using), *list_overdue(using)}
+            found = {*expire_approvals(using), *list_decided(using)}
             return recoverable(self.services, found) if found else []
 
         self._scan(due)

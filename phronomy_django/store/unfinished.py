@@ -19,6 +19,7 @@ from phronomy_django.domain.statuses import (
     ApprovalState,
     ExecutionStatus,
     OperationState,
+    RecoveryDisposition,
     RuntimeState,
 )
 from phronomy_django.models import (
@@ -42,9 +43,11 @@ __all__ = [
     "OwnRecord",
     "ResolutionFact",
     "UnfinishedExecution",
+    "WaitingItem",
     "find_open",
-    "list_overdue",
+    "list_decided",
     "list_recoverable",
+    "list_waiting",
     "load_unfinished",
 ]
 
@@ -166,6 +169,19 @@ class UnfinishedExecution:
     resolutions: tuple[ResolutionFact, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingItem:
+    """One thing that a person has to answer; ``subject_id`` is the approval request, or the unknown step."""
+
+    kind: str
+    agent_id: str
+    execution_id: str
+    execution_revision: int
+    subject_id: str
+    what: str
+    since: datetime
+
+
 def find_open(root_id: int, using: str = "default") -> OpenExecution | None:
     """The non-terminal top-level execution of an agent, if it has one."""
     found = (
@@ -203,12 +219,72 @@ def list_recoverable(
     yield from rows.iterator(chunk_size=2000)
 
 
-def list_overdue(using: str = "default") -> list[str]:
-    """Suspended executions whose deadline has passed by the database's clock."""
+def list_decided(using: str = "default") -> list[str]:
+    """Executions that waited and wait no more, whoever was told: suspended ones whose requests are all decided or whose
+    deadline has passed, and those whose unknown outcome a person has said since their revision."""
+    waits = ApprovalRequest.objects.using(using).filter(execution=OuterRef("pk"), state=ApprovalState.PENDING)
+    said = RecoveryResolution.objects.using(using).filter(
+        execution=OuterRef("pk"), execution_revision=OuterRef("execution_revision")
+    )
     rows = AgentExecution.objects.using(using).filter(
-        status=ExecutionStatus.SUSPENDED, deadline__lte=Now(), parent=None
+        Q(status=ExecutionStatus.SUSPENDED) & (~Exists(waits) | Q(deadline__lte=Now()))
+        | Q(recovery_disposition=RecoveryDisposition.RESOLUTION_REQUIRED) & Exists(said),
+        status__in=_OPEN,
+        parent=None,
     )
     return list(rows.values_list("execution_id", flat=True))
+
+
+def list_waiting(using: str = "default") -> tuple[WaitingItem, ...]:
+    """What waits for a person, oldest first: requests for approval, and outcomes that nobody can know."""
+    requests = (
+        ApprovalRequest.objects.using(using)
+        .filter(state=ApprovalState.PENDING, execution__status__in=_OPEN)
+        .order_by("requested_at")
+        .values_list(
+            "execution__agent__agent_id",
+            "execution_id",
+            "execution__execution_revision",
+            "approval_request_id",
+            "tool_invocation__tool_name",
+            "shown_arguments",
+            "requested_at",
+        )
+    )
+    items = [
+        WaitingItem(
+            kind="approval",
+            agent_id=agent_id,
+            execution_id=execution_id,
+            execution_revision=revision,
+            subject_id=request_id,
+            what=f"{tool}({', '.join(f'{key}={value!r}' for key, value in dict(shown).items())})",
+            since=since,
+        )
+        for agent_id, execution_id, revision, request_id, tool, shown, since in requests
+    ]
+    held = (
+        AgentExecution.objects.using(using)
+        .filter(recovery_disposition=RecoveryDisposition.RESOLUTION_REQUIRED, status__in=_OPEN)
+        .select_related("agent")
+        .order_by("created_at")
+    )
+    for execution in held:
+        record = execution.journal.filter(kind="resolution_required").order_by("-sequence").first()
+        if record is not None:
+            items += [
+                WaitingItem(
+                    kind="resolution",
+                    agent_id=execution.agent.agent_id,
+                    execution_id=execution.execution_id,
+                    execution_revision=execution.execution_revision,
+                    subject_id=subject["subject_id"],
+                    what=f"{subject['what']}, attempt {subject['attempt']}",
+                    since=record.created_at,
+                )
+                for subject in record.data["subjects"]
+            ]
+    return tuple(items)
 
 
 def load_unfinished(root_id: int, runtime_id: str, using: str = "default") -> UnfinishedExecution | None:
