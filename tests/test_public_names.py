@@ -20,7 +20,7 @@ PUBLIC = {
         "AgentExecution", "AgentRoot", "ApprovalRequest", "Content", "ExecutionEvent", "JournalRecord", "LLMCall",
         "OffloadOperation", "RecoveryResolution", "RuntimeInstance", "ToolInvocation",
     },
-    "phronomy_django.signals": {"execution_finished"},
+    "phronomy_django.signals": {"approval_requested", "execution_finished", "recovery_required"},
 }  # fmt: skip
 
 

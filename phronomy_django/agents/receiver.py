@@ -10,6 +10,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from django.dispatch import Signal
+
 from phronomy_django.agents.changes import build_change
 from phronomy_django.agents.commands import EventName
 from phronomy_django.agents.coordinator import CommitAnswered, CommitDue, Coordinator
@@ -44,7 +46,7 @@ from phronomy_django.domain.errors import (
 )
 from phronomy_django.domain.statuses import TERMINAL, ExecutionStatus, LifecycleStatus, RecoveryDisposition
 from phronomy_django.engine import ExecutionReceiver
-from phronomy_django.signals import execution_finished
+from phronomy_django.signals import approval_requested, execution_finished, recovery_required
 from phronomy_django.store import Committed, ExecutionSnapshot, find_by_idempotency_key
 
 __all__ = ["AGENTS", "AgentsReceiver"]
@@ -310,12 +312,16 @@ class AgentsReceiver(ExecutionReceiver):
         live = coordinator.live
         live.context = window((*live.context, *own), live.definition.context_window)
         self._forget(coordinator)
-        self._observe(coordinator)
+        ending = coordinator.session.data.ending
+        self._observe(execution_finished, coordinator, status="" if ending is None else ending.status)
 
     def suspended(self, coordinator: Coordinator) -> None:
         """A person has to decide: no memory is spent on waiting."""
         self._slots[coordinator.live.agent_id].live = None
         self._forget(coordinator)
+        self._observe(
+            approval_requested, coordinator, approval_request_ids=list(coordinator.session.data.approvals)
+        )
 
     def failed(self, coordinator: Coordinator, error: BaseException) -> None:
         """The run cannot go on here. Its rows say how far it came; what is live of the agent is dropped."""
@@ -324,7 +330,9 @@ class AgentsReceiver(ExecutionReceiver):
         definition, execution_id = slot.live.definition if slot.live else None, coordinator.start.execution_id
         slot.live = None
         self._forget(coordinator)
-        if not isinstance(error, ResolutionRequiredError):
+        if isinstance(error, ResolutionRequiredError):
+            self._observe(recovery_required, coordinator, reason=str(error))
+        else:
             self.recoveries.again(coordinator.live.agent_id, execution_id, definition)
 
     def _forget(self, coordinator: Coordinator) -> None:
@@ -333,26 +341,16 @@ class AgentsReceiver(ExecutionReceiver):
         if slot.coordinator is coordinator:
             self._slots.release(coordinator.live.agent_id, slot.token)
 
-    def _observe(self, coordinator: Coordinator) -> None:
-        if not execution_finished.receivers:
+    def _observe(self, signal: Signal, coordinator: Coordinator, **facts: Any) -> None:
+        """Tell whoever listens in this process, from a pool, after the commit (STYLE, rule 6)."""
+        if not signal.receivers:
             return
-        sender, start, run = (
-            coordinator.live.definition.agent_class,
-            coordinator.start,
-            coordinator.session.data,
-        )
-        status = run.ending.status if run.ending is not None else ""
-        agent_id = coordinator.live.agent_id
-
-        def send() -> None:
-            execution_finished.send_robust(
-                sender, execution_id=start.execution_id, agent_id=agent_id, status=status
-            )
-
+        sender = coordinator.live.definition.agent_class
+        facts |= {"execution_id": coordinator.start.execution_id, "agent_id": coordinator.live.agent_id}
         try:
-            self.services.pools["default"].submit(send)
+            self.services.pools["default"].submit(lambda: signal.send_robust(sender, **facts))
         except Exception:
-            logger.exception("The signal execution_finished of %s was not sent", start.execution_id)
+            logger.exception("A signal about execution %s was not sent", facts["execution_id"])
 
     def _resume(self, found: ExecutionSnapshot) -> None:
         definition = known_definition(found.definition_id, found.definition_version)

@@ -31,6 +31,7 @@ from phronomy_django.models import (
     ToolInvocation,
 )
 from phronomy_django.runtime import reset_runtime, start_hosting
+from phronomy_django.signals import approval_requested
 from phronomy_django.store import expire_approvals
 from tests.agents.conftest import Define
 from tests.agents.scripts import kinds
@@ -135,6 +136,21 @@ def test_a_decision_whose_hint_was_lost_is_found_at_the_next_start(define: Defin
     start_hosting()
     wait_until(lambda: AgentExecution.objects.get(pk=execution_id).status == "completed", "the end")
     assert paid == [("A", 7)]
+
+
+def test_a_signal_tells_of_the_request_after_its_commit(define: Define) -> None:
+    heard: list[tuple[Any, list[str], str]] = []
+
+    def listen(sender: Any, execution_id: str, approval_request_ids: list[str], **_: Any) -> None:
+        heard.append((sender, approval_request_ids, AgentExecution.objects.get(pk=execution_id).status))
+
+    approval_requested.connect(listen)
+    try:
+        agent, _, request_id = held(define)
+        wait_until(lambda: heard, "the signal")
+    finally:
+        approval_requested.disconnect(listen)
+    assert heard == [(type(agent), [request_id], "suspended")]
 
 
 def test_a_rejection_is_told_to_the_model(define: Define) -> None:

@@ -32,6 +32,7 @@ from phronomy_django.models import (
     ToolInvocation,
 )
 from phronomy_django.runtime import reset_runtime, start_hosting
+from phronomy_django.signals import recovery_required
 from phronomy_django.store import mark_lost
 from tests.agents.conftest import Define
 from tests.agents.scripts import kinds
@@ -160,6 +161,22 @@ def test_what_nobody_can_know_is_said_by_a_person(
     audit = RecoveryResolution.objects.get()
     assert (audit.subject_id, audit.attempt, audit.outcome) == (subject, 1, outcome)
     assert AgentExecution.objects.get().recovery_disposition == ""
+
+
+def test_a_signal_tells_that_a_person_is_needed(define: Define, crash: Crash) -> None:
+    heard: list[tuple[str, str]] = []
+
+    def listen(agent_id: str, reason: str, **_: Any) -> None:
+        heard.append((agent_id, reason))
+
+    recovery_required.connect(listen)
+    try:
+        held(define, crash)
+        wait_until(lambda: heard, "the signal")
+    finally:
+        recovery_required.disconnect(listen)
+    assert heard[0][0] == "a"
+    assert "tool 'pay'" in heard[0][1]
 
 
 def test_a_held_execution_stays_held_whoever_asks(define: Define, crash: Crash) -> None:
