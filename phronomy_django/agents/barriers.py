@@ -20,6 +20,7 @@ from phronomy_django.agents.run import (
     Ending,
     LLMCallState,
     Run,
+    Start,
 )
 from phronomy_django.agents.tool_rows import ToolRows
 from phronomy_django.domain.canonical import canonical_bytes
@@ -43,7 +44,7 @@ from phronomy_django.domain.statuses import (
     RecoveryDisposition,
 )
 
-__all__ = ["Barriers", "Start"]
+__all__ = ["Barriers"]
 
 #: What the row says an execution is doing when it goes on in this state.
 PHASES: dict[str, ExecutionPhase] = {
@@ -53,24 +54,6 @@ PHASES: dict[str, ExecutionPhase] = {
     State.AUTHORIZING: ExecutionPhase.AWAITING_APPROVAL,
     State.SUSPENDED: ExecutionPhase.AWAITING_APPROVAL,
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """What a caller asked for, checked already: the facts of B1."""
-
-    execution_id: str
-    message: UserMessage
-    body: bytes
-    attachments: tuple[tuple[bytes, str], ...] = ()
-    durable_context: Any = None
-    context_json: str = "{}"
-    deadline: datetime | None = None
-    idempotency_key: str | None = None
-    digest: str = ""
-    by: Any = None
-    stream: bool = False
-    admitted_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

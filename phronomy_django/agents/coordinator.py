@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from phronomy_django.agents import bodies
-from phronomy_django.agents.barriers import Barriers, Start
+from phronomy_django.agents.barriers import Barriers
 from phronomy_django.agents.commands import (
     PREPARATION,
     Abandon,
@@ -42,6 +42,7 @@ from phronomy_django.agents.run import (
     ContextMessage,
     ProviderOutcome,
     Run,
+    Start,
     Stop,
     ToolOutcome,
     ToolState,

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from phronomy_django.agents.barriers import Start
+from phronomy_django.agents.run import Start
 from phronomy_django.domain.canonical import canonical_bytes, content_id_of
 from phronomy_django.domain.errors import InputError, NotFoundError, SerializationError
 from phronomy_django.domain.messages import File, Image, Part, Text, UserMessage

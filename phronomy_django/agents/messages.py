@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from phronomy_django.agents.barriers import Start
 from phronomy_django.agents.definition import Definition
 from phronomy_django.agents.draft import Built
 from phronomy_django.agents.results import ExecutionTask, Feed
-from phronomy_django.agents.run import ContextMessage, Stop
+from phronomy_django.agents.run import ContextMessage, Start, Stop
 from phronomy_django.domain.errors import PhronomyError
 from phronomy_django.engine import TaskResult
 from phronomy_django.store import (

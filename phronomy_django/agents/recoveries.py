@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from phronomy_django.agents.barriers import Barriers, Start
+from phronomy_django.agents.barriers import Barriers
 from phronomy_django.agents.commands import EventName, State
 from phronomy_django.agents.coordinator import Coordinator
 from phronomy_django.agents.definition import Definition
@@ -20,7 +20,7 @@ from phronomy_django.agents.draft import Built
 from phronomy_django.agents.loading import live_agent, load_unfinished_agent, stored_result
 from phronomy_django.agents.messages import Loaded, LoadedAgent, OwnerToken, ResumeExecution
 from phronomy_django.agents.results import ExecutionTask, Feed, suspended_result
-from phronomy_django.agents.run import Run, Unresolved, resolution_required
+from phronomy_django.agents.run import Run, Start, Unresolved, resolution_required
 from phronomy_django.agents.services import Services
 from phronomy_django.domain.errors import (
     ConflictError,

@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Any
 
 from phronomy_django.agents import bodies
-from phronomy_django.agents.barriers import Start
 from phronomy_django.agents.commands import Limits, State
 from phronomy_django.agents.definition import Definition
 from phronomy_django.agents.manifests import context_message
@@ -23,13 +22,14 @@ from phronomy_django.agents.run import (
     LLMCallState,
     ProviderOutcome,
     Run,
+    Start,
     Stop,
     ToolOutcome,
     ToolState,
     Unresolved,
     Work,
 )
-from phronomy_django.agents.session import ending_after_answer, ending_of_stop
+from phronomy_django.agents.steps import ending_after_answer, ending_of_stop
 from phronomy_django.domain.canonical import canonical_bytes, storable_text
 from phronomy_django.domain.messages import (
     AssistantMessage,

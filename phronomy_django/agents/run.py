@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from phronomy_django.domain.errors import ResolutionRequiredError
-from phronomy_django.domain.messages import LLMResponse, Message, ToolCall, Usage
+from phronomy_django.domain.messages import LLMResponse, Message, ToolCall, Usage, UserMessage
 from phronomy_django.domain.statuses import ExecutionStatus, OperationState, StopKind
 from phronomy_django.tools import BoundArguments, ToolDefinition
 
@@ -22,6 +22,7 @@ __all__ = [
     "LLMCallState",
     "ProviderOutcome",
     "Run",
+    "Start",
     "Stop",
     "ToolOutcome",
     "ToolState",
@@ -130,6 +131,24 @@ class ToolState:
     work: Work | None = None
     outcome: ToolOutcome | None = None
     approved: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What a caller asked for, checked already: the facts of B1."""
+
+    execution_id: str
+    message: UserMessage
+    body: bytes
+    attachments: tuple[tuple[bytes, str], ...] = ()
+    durable_context: Any = None
+    context_json: str = "{}"
+    deadline: datetime | None = None
+    idempotency_key: str | None = None
+    digest: str = ""
+    by: Any = None
+    stream: bool = False
+    admitted_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from phronomy_django.agents import bodies
-from phronomy_django.agents.barriers import Start
 from phronomy_django.agents.live import LiveAgent
 from phronomy_django.agents.manifests import context_message
 from phronomy_django.agents.operations import OperationRunner
-from phronomy_django.agents.run import Run, ToolOutcome, ToolState
+from phronomy_django.agents.run import Run, Start, ToolOutcome, ToolState
 from phronomy_django.agents.services import Services
 from phronomy_django.domain.messages import ToolMessage
 from phronomy_django.domain.records import ContentRow, OperationChange, ToolInvocationChange

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from phronomy_django.agents import session
+from phronomy_django.agents import steps
 from phronomy_django.agents.commands import (
     PREPARATION,
     Abandon,
@@ -214,16 +214,16 @@ def dropped(state: State, event: EventName) -> Callable[[Rule[Run, Command]], Ru
 
 
 FAULTS = {
-    "an accepted stop that does not wait": always(State.ACCEPTING_STOP, EventName.COMMITTED, session._quiet),
-    "an end that does not wait for work": without_guard(session._ends_in_steps),
-    "a stop that is forgotten during a commit": without_guard(session._stop_wanted),
+    "an accepted stop that does not wait": always(State.ACCEPTING_STOP, EventName.COMMITTED, steps.quiet),
+    "an end that does not wait for work": without_guard(steps.ends_in_steps),
+    "a stop that is forgotten during a commit": without_guard(steps.stop_wanted),
     "a batch that goes on with the first result": always(
-        State.RUNNING_TOOLS, EventName.TOOL_ENDED, session._last_tool
+        State.RUNNING_TOOLS, EventName.TOOL_ENDED, steps.last_tool
     ),
-    "a batch of refused calls that nobody answers": without_guard(session._nothing_to_run),
+    "a batch of refused calls that nobody answers": without_guard(steps.nothing_to_run),
     "the end of work that nobody hears": dropped(State.QUIESCING, EventName.WORK_ENDED),
     "a lost answer that is not told": dropped(State.DISPATCHING, EventName.UNKNOWN),
-    "foreign answers that count": without_guard(session._foreign),
+    "foreign answers that count": without_guard(steps.foreign),
 }
 
 

@@ -25,7 +25,8 @@ from phronomy_django.agents.commands import (
     ToolEnded,
 )
 from phronomy_django.agents.run import ApprovalNeed, LLMCallState, Unresolved, Work
-from phronomy_django.agents.session import END_ATTEMPTS, FINAL, TABLE
+from phronomy_django.agents.session import FINAL, TABLE
+from phronomy_django.agents.steps import END_ATTEMPTS
 from phronomy_django.domain.errors import ConflictError, OutcomeUnknownError, StorageError
 from phronomy_django.domain.statuses import StopKind
 from tests.agents.table import ANSWER, BOOM, FAILED, LIMITS, NOW, WRONG, World, asks_for, stop_of, tool_done
