@@ -32,12 +32,11 @@ from phronomy_django.agents.commands import (
     ToolEnded,
 )
 from phronomy_django.agents.draft import Built
-from phronomy_django.agents.hooks import ExecutionInfo, admission_hook, terminal_hook
 from phronomy_django.agents.live import LiveAgent
 from phronomy_django.agents.operation_rows import OperationRows
 from phronomy_django.agents.operations import Operation, OperationRunner
 from phronomy_django.agents.provider_call import ProviderCall, limits_of
-from phronomy_django.agents.results import ExecutionResult, ExecutionTask, Feed, suspended_result
+from phronomy_django.agents.results import ExecutionTask, Feed, suspended_result
 from phronomy_django.agents.run import (
     ContextMessage,
     ProviderOutcome,
@@ -53,6 +52,7 @@ from phronomy_django.agents.services import Services
 from phronomy_django.agents.session import TABLE
 from phronomy_django.agents.tool_bodies import ToolBodies
 from phronomy_django.agents.tool_rows import ToolRows
+from phronomy_django.agents.transitions import Transitions
 from phronomy_django.domain.canonical import content_id_of
 from phronomy_django.domain.errors import BackpressureError
 from phronomy_django.domain.statuses import StopKind, ToolInvocationStatus
@@ -120,12 +120,13 @@ class Coordinator:
             still_runs=runner.still_runs,
             left_open=left_open or {},
         )
-        self.barriers = Barriers(
+        barriers = Barriers(
             live=live,
             owner_id=services.runtime_id,
             operations=operations,
             tool_rows=ToolRows(live.definition, operations),
         )
+        self.transitions = Transitions(live=live, start=start, barriers=barriers)
         if run is None:
             run = Run(
                 execution_id=start.execution_id,
@@ -216,7 +217,7 @@ class Coordinator:
             due = CommitDue(execution_id, session_id, barrier)
             self._timers.append(services.timers.call_later(delay, lambda: self.receiver.post(due)))
             return
-        built = self._build(run, barrier)
+        built = self.transitions.build(run, barrier, services.now())
         services.writer.submit(
             built.transition,
             lambda answer: self.receiver.post(CommitAnswered(execution_id, session_id, built, answer)),
@@ -224,43 +225,6 @@ class Coordinator:
 
     def commit_again(self, barrier: str) -> None:
         self._commit(self.session.data, barrier, 0.0)
-
-    def _build(self, run: Run, barrier: str) -> Built:
-        now, barriers, definition = self.services.now(), self.barriers, self.live.definition
-        match barrier:
-            case "b1" | "b1_b2":
-                hook = admission_hook(definition, self._info()) if definition.has_on_admission else None
-                return barriers.admission(run, self.start, now, dispatch=barrier == "b1_b2", hook=hook)
-            case "b2" | "b3_b2" | "b5_b2":
-                return barriers.dispatch(run, now, barrier)
-            case "b3_b4":
-                return barriers.tools(run, now)
-            case "b3":
-                return barriers.outcome(run, now)
-            case "stop":
-                return barriers.stop(run, now)
-            case "b3_suspend":
-                return barriers.suspend(run, now)
-            case "b4":
-                return barriers.authorize(run, now)
-            case "resume":
-                return barriers.resume(run, now)
-            case "unresolved":
-                return barriers.unresolved(run, now)
-            case _:
-                hook = None
-                if definition.has_on_terminal:
-                    hook = terminal_hook(definition, self._info(), self._result(run))
-                return barriers.end(run, now, barrier, hook)
-
-    def _info(self) -> ExecutionInfo:
-        start = self.start
-        return ExecutionInfo(
-            agent_id=self.live.agent_id,
-            execution_id=start.execution_id,
-            input=start.message,
-            durable_context=start.durable_context,
-        )
 
     # --- preparation and provider calls --------------------------------------------------------------------
 
@@ -416,21 +380,8 @@ class Coordinator:
         for operation_id in unstarted:
             self.post(EventName.WORK_ENDED, operation_id)
 
-    def _result(self, run: Run) -> ExecutionResult:
-        ending = run.ending
-        assert ending is not None  # noqa: S101 - asked for only at the end
-        return ExecutionResult(
-            execution_id=run.execution_id,
-            status=ending.status,
-            usage=run.usage,
-            reason=ending.reason,
-            error=ending.failure,
-            raw_output=ending.output,
-            decoder=self.live.definition.decode_output,
-        )
-
     def _finish(self, run: Run) -> None:
-        result = self._result(run)
+        result = self.transitions.result(run)
         self._leave()
         self.receiver.finished(self, run.own)
         self.task.set_result(result)
