@@ -5,6 +5,7 @@ Each seed is one order in which loop, writer, pools and timers take their steps,
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Iterator
 
@@ -16,10 +17,12 @@ from phronomy_django.conf import phronomy_settings
 from phronomy_django.domain.messages import LLMRequest, ToolMessage
 from phronomy_django.domain.statuses import TERMINAL
 from phronomy_django.engine import DeterministicScheduler
+from phronomy_django.errors import ConflictError
 from phronomy_django.llm import ScriptedLLM, call
 from phronomy_django.models import (
     AgentExecution,
     AgentRoot,
+    ApprovalRequest,
     JournalRecord,
     LLMCall,
     OffloadOperation,
@@ -120,3 +123,62 @@ def test_without_a_cancel_every_seed_gives_the_same_journal(
         kinds.add(tuple(records.values_list("kind", "role")))
         here.shutdown()
     assert len(kinds) == 1
+
+
+# --- people, in every order -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_decisions_and_cancels_in_any_order_leave_nothing_stuck(
+    monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    """Two requests of one batch are decided, perhaps cancelled, while the loop is anywhere: also while it reads."""
+    ran: list[int] = []
+
+    @tool(requires_approval=True)
+    def pay(number: int) -> int:
+        """Pay."""
+        ran.append(number)
+        return number
+
+    def script(request: LLMRequest) -> object:
+        held = [call("pay", number=1), call("pay", number=2)]
+        return "done" if isinstance(request.messages[-1], ToolMessage) else held
+
+    cls = register(
+        type("Held", (Agent,), {"definition_id": "tests.held", "model": ScriptedLLM(script), "tools": (pay,)})
+    )
+    try:
+        for seed in range(block * 10, block * 10 + 10):
+            scheduler, chance = DeterministicScheduler(seed=seed), random.Random(seed)
+            here = Hosting(phronomy_settings(), scheduler=scheduler)
+            monkeypatch.setattr(hosting, "_hosting", here)
+            agent = cls.create(f"held-{seed}")
+            execution_id = agent.invoke_async("go").wait_result(60).execution_id
+            ran.clear()
+            requests = list(ApprovalRequest.objects.filter(execution=execution_id).order_by("requested_at"))
+            cancels = chance.random() < 0.4
+            acts = [request.pk for request in requests] + ["cancel"] * cancels
+            chance.shuffle(acts)
+            tasks = []
+            for act in acts:
+                for _ in range(chance.randrange(25)):
+                    scheduler.step()
+                if act == "cancel":
+                    tasks.append(agent.cancel_async(execution_id))
+                    continue
+                with contextlib.suppress(ConflictError):  # the cancel came first: the decision is refused
+                    tasks.append(agent.approve(execution_id, approval_request_id=act))
+            for task in tasks:
+                task.wait_result(120)
+            final = agent.resume(execution_id).wait_result(120)
+            assert final.status in (("completed", "cancelled") if cancels else ("completed",))
+            if final.status == "completed":
+                assert sorted(ran) == [1, 2]
+            assert len(ran) == len(set(ran))
+            assert not ApprovalRequest.objects.filter(execution=execution_id, state="pending").exists()
+            assert AgentRoot.objects.get(agent_id=agent.agent_id).lifecycle_status == "idle"
+            assert here.shutdown().cleanup_complete
+    finally:
+        reset_runtime()
+        unregister(cls)
