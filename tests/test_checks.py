@@ -31,6 +31,7 @@ def ids(tag: str = "phronomy") -> list[str]:
     return sorted(str(message.id) for message in run_checks(tags=[tag]))
 
 
+@pytest.mark.django_db
 def test_a_sound_installation_has_nothing_to_tell() -> None:
     assert ids() == []
     call_command("check")

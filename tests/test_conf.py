@@ -47,6 +47,7 @@ def test_every_key_is_read() -> None:
         found.runtime = "hosted"  # type: ignore[misc]
 
 
+@pytest.mark.django_db
 @pytest.mark.parametrize(
     ("raw", "told"),
     [
