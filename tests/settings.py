@@ -6,6 +6,7 @@ it for a process that a test starts.
 
 from __future__ import annotations
 
+import atexit
 import os
 import tempfile
 from pathlib import Path
@@ -52,6 +53,15 @@ TEMPLATES = [
 ]
 
 _SQLITE = Path(tempfile.gettempdir()) / f"phronomy-tests-{os.getpid()}"
+
+
+def _remove_locks() -> None:
+    """The lock files beside the test databases, which a runtime leaves (removing one that is held would free it)."""
+    for lock in _SQLITE.parent.glob(f"{_SQLITE.name}*.runtime-lock"):
+        lock.unlink(missing_ok=True)
+
+
+atexit.register(_remove_locks)
 
 DATABASES: dict[str, dict[str, Any]] = {
     "default": {

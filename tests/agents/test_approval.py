@@ -318,3 +318,9 @@ def test_what_is_not_there_is_not_decided(define: Define, foreign: str) -> None:
     with pytest.raises(InputError, match="10000"):
         agent.approve(execution_id, approval_request_id=request_id, reason="x" * 10_001)
     assert ApprovalRequest.objects.get().state == "pending"
+
+
+def test_inline_a_sites_own_test_can_hold_and_approve(define: Define, phronomy_inline: None) -> None:
+    agent, execution_id, request_id = held(define)
+    assert agent.approve(execution_id, approval_request_id=request_id).wait_result().output == "refunded 7"
+    assert agent.invoke("again").status == "suspended"
